@@ -1,0 +1,133 @@
+# `make demo` and `make test` need Python, make and git, and set up everything else themselves.
+# A second call is quick: each step of the set-up leaves a stamp in its environment.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint format test-core test-nemo test-pythons clean
+
+# Variables to set on the command line, as in `make test-nemo VENV=.venv-2.7.3 NEMO_VERSION=2.7.3`.
+VENV ?= .venv
+TORCH_VERSION ?= 2.13.0
+NEMO_VERSION ?= 3.0.0
+OTHER_PYTHONS ?= 3.10 3.12 3.13
+PYTEST_ARGS ?=
+
+# $(call find_python,VERSION): shell code that prints an interpreter of that version. Each candidate is started, since
+# pyenv puts names on the PATH that only say that the version is not selected.
+find_python = { for candidate in python$(1) "$$(pyenv root 2>/dev/null || true)"/versions/$(1).*/bin/python; do \
+	if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' \
+	$(1) 2>/dev/null; then echo "$$candidate"; break; fi; done; }
+
+# 3.11 first: torch and NeMo have wheels for it everywhere.
+ifndef PYTHON
+PYTHON := $(shell $(call find_python,3.11))
+ifeq ($(PYTHON),)
+PYTHON := python3
+endif
+endif
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+pip_install = $(1)/bin/python -m pip install -qq
+
+# $(call run_pytest,ENVIRONMENT): its programs come first on the path, so that tests find the installed commands.
+run_pytest = PATH="$(abspath $(1))/bin:$$PATH" $(1)/bin/pytest $(PYTEST_ARGS)
+
+help:
+	@echo "make demo          train a small model three times under the immutable layout, and show what is on disk"
+	@echo "make test          lint, test-core, test-nemo and test-pythons"
+	@echo "make lint          ruff and mypy"
+	@echo "make format        let ruff format the code"
+	@echo "make test-core     the tests that need no NeMo"
+	@echo "make test-nemo     the tests that need NeMo and torch (NEMO_VERSION=$(NEMO_VERSION))"
+	@echo "make test-pythons  the tests that need no NeMo, with Python $(OTHER_PYTHONS)"
+	@echo "make clean         remove the environments and everything built"
+	@echo
+	@echo "PYTEST_ARGS='-k latest -x' is passed on to pytest."
+
+demo: $(VENV)/.project
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/immutable-logs demo
+
+test: lint test-core test-nemo test-pythons
+
+lint: $(VENV)/.project
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.project
+	$(VENV)/bin/ruff check --fix --exit-zero .
+	$(VENV)/bin/ruff format .
+
+test-core: $(VENV)/.project
+	$(call run_pytest,$(VENV)) --ignore=tests/nemo tests
+
+test-nemo: $(VENV)/.project
+	$(call run_pytest,$(VENV)) tests/nemo
+
+test-pythons:
+	@missing=""; \
+	for version in $(OTHER_PYTHONS); do \
+		if [ -n "$$($(call find_python,$$version))" ]; then \
+			$(MAKE) --no-print-directory test-python-$$version; \
+		else \
+			missing="$$missing $$version"; \
+		fi; \
+	done; \
+	for version in $$missing; do \
+		echo "NOT TESTED with Python $$version: no such interpreter on the PATH or among pyenv's versions"; \
+	done
+
+test-python-%: .venv-%/.light
+	$(call run_pytest,.venv-$*) --ignore=tests/nemo -m "not nemo" tests
+
+clean:
+	rm -rf .venv .venv-* $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# The main environment: pip, torch, NeMo, then this project, editable, so that a change of the code needs no
+# installation. torch comes first and by itself: NeMo would take whichever version is newest.
+
+$(VENV)/.pip:
+	@echo "Creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))' || { \
+		echo "$(PYTHON) is not a Python from 3.10 to 3.13. HINT: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(call pip_install,$(VENV)) --upgrade pip
+	@touch $@
+
+$(VENV)/.torch-$(TORCH_VERSION): $(VENV)/.pip
+	@echo "Installing torch $(TORCH_VERSION) (once, a few minutes)"
+	@rm -f $(VENV)/.torch-*
+	@$(call pip_install,$(VENV)) "torch==$(TORCH_VERSION)"
+	@touch $@
+
+$(VENV)/.nemo-$(NEMO_VERSION): $(VENV)/.torch-$(TORCH_VERSION)
+	@echo "Installing nemo_toolkit $(NEMO_VERSION) (once, a few minutes)"
+	@rm -f $(VENV)/.nemo-*
+	@$(call pip_install,$(VENV)) "nemo_toolkit[common]==$(NEMO_VERSION)"
+	@touch $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.nemo-$(NEMO_VERSION)
+	@echo "Installing immutable-logs and the development tools"
+	@$(call pip_install,$(VENV)) --editable '.[dev]'
+	@touch $@
+
+# A light environment for each other Python, without NeMo and torch.
+
+.PRECIOUS: .venv-%/.pip .venv-%/.light
+
+.venv-%/.pip:
+	@python="$$($(call find_python,$*))"; \
+	if [ -z "$$python" ]; then echo "No Python $* on the PATH or among pyenv's versions"; exit 1; fi; \
+	echo "Creating .venv-$* with $$python"; \
+	"$$python" -m venv --clear .venv-$*
+	@$(call pip_install,.venv-$*) --upgrade pip
+	@touch $@
+
+.venv-%/.light: pyproject.toml .venv-%/.pip
+	@echo "Installing immutable-logs and the development tools in .venv-$*"
+	@$(call pip_install,.venv-$*) --editable '.[dev]'
+	@touch $@

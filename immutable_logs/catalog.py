@@ -1,0 +1,340 @@
+"""Read-only questions about an experiment: which runs there are, in which order, how each stands.
+
+The answer is the union of the manifest and of the run directories, so that no damage to one of them loses a run.
+Nothing is repaired here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from immutable_logs import durable_files
+from immutable_logs.errors import NotAnExperimentError, RecordError, UnknownRunError
+from immutable_logs.latest_link import read_latest
+from immutable_logs.layout import LATEST, ExperimentLayout
+from immutable_logs.manifest import Manifest, read_manifest
+from immutable_logs.process import Process, is_alive, this_process
+from immutable_logs.rank_entries import count_joined_ranks, read_rank_process
+from immutable_logs.records import (
+    ADOPTED,
+    FINISHED,
+    PRUNED,
+    STARTED,
+    FinishRecord,
+    ManifestRecord,
+    RunRecord,
+    parse_time,
+)
+from immutable_logs.run_id import is_run_id, parse_run_time
+
+SIGN_OF_LIFE_AGE: Final = 600.0
+"""Seconds since the last write up to which a run whose process cannot be seen from here counts as running."""
+
+RUNNING: Final = "running"
+UNKNOWN: Final = "unknown"
+MISSING: Final = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What is known of a run.
+
+    Attributes:
+        id: The run id.
+        path: The run directory, absolute.
+        status: ``running``, ``finished``, ``failed``, ``interrupted``, ``unknown``, ``adopted``, ``pruned``, or
+            ``missing`` where the manifest names a run whose directory is gone.
+        evidence: What the status rests on, in words.
+        started: Unix time; of the run id where no record tells.
+        ended: Unix time, if recorded.
+        ranks_joined: How many ranks have joined.
+        world_size: How many were expected, if known.
+        step: The last global step, if recorded.
+        host: The host of rank zero.
+        job: The scheduler's job id, if there was one.
+        source: How the launch was known.
+        lineage: The first run of the chain that this run continues.
+        resumed_from: The run that it continues, if any.
+    """
+
+    id: str
+    path: Path
+    status: str
+    evidence: str
+    started: float
+    ended: float | None = None
+    ranks_joined: int | None = None
+    world_size: int | None = None
+    step: int | None = None
+    host: str | None = None
+    job: str | None = None
+    source: str | None = None
+    lineage: str | None = None
+    resumed_from: str | None = None
+
+
+@dataclass(slots=True)
+class _Known:
+    """The manifest's lines on one run."""
+
+    start: ManifestRecord | None = None
+    finish: ManifestRecord | None = None
+    is_adopted: bool = False
+    is_pruned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetails:
+    """Everything recorded of one run.
+
+    Attributes:
+        summary: The summary.
+        run_record: ``run.json``, if it is there and complete.
+        finish_record: ``finished.json``, if it is there and complete.
+        problems: What could not be read, and why.
+    """
+
+    summary: RunSummary
+    run_record: RunRecord | None
+    finish_record: FinishRecord | None
+    problems: tuple[str, ...] = field(default=())
+
+
+class Experiment:
+    """An experiment directory, read-only.
+
+    Attributes:
+        path: The directory, absolute.
+    """
+
+    def __init__(
+        self,
+        path: os.PathLike[str] | str,
+        *,
+        now: Callable[[], float] = time.time,
+        observer: Process | None = None,
+    ) -> None:
+        """Open a directory for questions.
+
+        Args:
+            path: The experiment; a `pathlib2.Path` is fine.
+            now: The clock.
+            observer: The process whose view counts when asked whether a run lives.
+
+        Raises:
+            NotAnExperimentError: If the directory holds no runs.
+        """
+        self._layout = ExperimentLayout.of(path)
+        self.path = self._layout.path
+        self._now = now
+        self._observer = observer or this_process()
+        if not self._layout.runs.is_dir():
+            reason = "this directory holds no runs" if self.path.is_dir() else "there is no such directory"
+            raise NotAnExperimentError(self.path, reason)
+
+    @property
+    def layout(self) -> ExperimentLayout:
+        """The names of the paths in this experiment."""
+        return self._layout
+
+    @property
+    def latest(self) -> RunSummary | None:
+        """The run that ``latest`` shows, or None."""
+        name = read_latest(self._layout)
+        return None if name is None else next((run for run in self.runs() if run.id == name), None)
+
+    def runs(self) -> list[RunSummary]:
+        """Return all runs in order.
+
+        The order is that of the ``started`` lines in the manifest. Adopted runs come before all started ones, by
+        their time; a run without a line (its launch failed or died first) comes before the first started run with a
+        later id.
+        """
+        known = _by_run(read_manifest(self._layout))
+        present = self._directories()
+        adopted = [run for run, lines in known.items() if lines.is_adopted]
+        adopted.sort(key=lambda run: (known[run].start.time if known[run].start else "", run))  # type: ignore[union-attr]
+        started = [run for run, lines in known.items() if lines.start is not None and not lines.is_adopted]
+        without = sorted((present | known.keys()) - set(adopted) - set(started), reverse=True)
+        ordered = []
+        for run in started:
+            while without and without[-1] < run:
+                ordered.append(without.pop())
+            ordered.append(run)
+        ordered.extend(reversed(without))
+        return [self._summary(run, known.get(run) or _Known(), run in present) for run in adopted + ordered]
+
+    def find(self, reference: str) -> RunSummary:
+        """Return the run that a reference means.
+
+        Args:
+            reference: A run id, the unique beginning of one, ``latest``, or ``latest~N`` for N runs before it.
+
+        Raises:
+            UnknownRunError: If it means none, or several.
+        """
+        runs = self.runs()
+        name, tilde, distance = reference.partition("~")
+        if name == LATEST:
+            if tilde and not distance.isdecimal():
+                raise UnknownRunError(reference, self.path, f"expected a number after 'latest~', found {distance!r}")
+            return self._before_latest(reference, runs, int(distance or 0))
+        matching = [run for run in runs if run.id == reference] or [run for run in runs if run.id.startswith(reference)]
+        if len(matching) != 1 or not reference:
+            reason = f"no run is called {reference!r}" if not matching else f"{reference!r} means several runs"
+            raise UnknownRunError(reference, self.path, reason, (run.id for run in matching))
+        return matching[0]
+
+    def describe(self, run: RunSummary) -> RunDetails:
+        """Return everything recorded of a run."""
+        layout = self._layout.run(run.id)
+        problems: list[str] = []
+        run_record = _read(RunRecord, layout.run_record, problems)
+        finish_record = _read(FinishRecord, layout.finish_record, problems)
+        return RunDetails(run, run_record, finish_record, tuple(problems))
+
+    def _before_latest(self, reference: str, runs: list[RunSummary], distance: int) -> RunSummary:
+        name = read_latest(self._layout)
+        there = [run for run in runs if run.status not in (PRUNED, MISSING)]
+        position = next((index for index, run in enumerate(there) if run.id == name), None)
+        if position is None:
+            raise UnknownRunError(reference, self.path, "there is no link 'latest' that shows a run")
+        if distance > position:
+            raise UnknownRunError(reference, self.path, f"there are only {position} runs before the latest one")
+        return there[position - distance]
+
+    def _directories(self) -> set[str]:
+        with os.scandir(self._layout.runs) as entries:
+            return {entry.name for entry in entries if is_run_id(entry.name) and entry.is_dir(follow_symlinks=False)}
+
+    def _summary(self, run_id: str, lines: _Known, is_present: bool) -> RunSummary:  # noqa: FBT001
+        layout = self._layout.run(run_id)
+        start = lines.start.details if lines.start else {}
+        started = parse_time(lines.start.time) if lines.start else None
+        finish: dict[str, Any] = {}
+        ended = None
+        if lines.finish:
+            finish, ended = lines.finish.details, parse_time(lines.finish.time)
+        if is_present and not lines.start:
+            record = _read(RunRecord, layout.run_record, [])
+            if record:
+                start = {**_fields(record), "host": record.process.get("host")}
+                started = parse_time(record.started)
+        if is_present and not lines.finish:
+            end = _read(FinishRecord, layout.finish_record, [])
+            if end:
+                finish, ended = _fields(end), parse_time(end.ended)
+        status, evidence = self._status(run_id, lines, finish, is_present)
+        joined = finish.get("ranks_joined")
+        return RunSummary(
+            id=run_id,
+            path=layout.path,
+            status=status,
+            evidence=evidence,
+            started=started if started is not None else _time_in(run_id),
+            ended=ended,
+            ranks_joined=count_joined_ranks(layout) if joined is None and is_present else joined,
+            world_size=start.get("world_size"),
+            step=finish.get("step"),
+            host=start.get("host"),
+            job=start.get("job"),
+            source=start.get("source") or start.get("launch_source"),
+            lineage=start.get("lineage"),
+            resumed_from=start.get("resumed_from"),
+        )
+
+    def _status(self, run_id: str, lines: _Known, finish: dict[str, Any], is_present: bool) -> tuple[str, str]:  # noqa: FBT001
+        if lines.is_pruned:
+            return "pruned", "pruned line in the manifest"
+        if not is_present:
+            return MISSING, "in the manifest, but its directory is gone"
+        if lines.is_adopted:
+            return "adopted", "brought in by a migration"
+        if isinstance(finish.get("outcome"), str):
+            return finish["outcome"], "end record"
+        return self._sign_of_life(run_id)
+
+    def _sign_of_life(self, run_id: str) -> tuple[str, str]:
+        """Tell whether a run without an end record lives: by its process where it can be seen, else by its writes."""
+        layout = self._layout.run(run_id)
+        process = read_rank_process(layout, 0)
+        alive = None if process is None else is_alive(process, self._observer)
+        if process is not None and alive is not None:
+            words = "is alive" if alive else "is gone, and left no end record"
+            return RUNNING if alive else UNKNOWN, f"process {process.pid} of rank 0 on this host {words}"
+        age = self._now() - _last_write(layout.path)
+        where = "" if process is None else f" on {process.host}"
+        words = f"last write {format_seconds(age)} ago{where}, no end record"
+        return (RUNNING if age <= SIGN_OF_LIFE_AGE else UNKNOWN), words
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a length of time for people: ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes:02d} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h"
+
+
+def _by_run(manifest: Manifest) -> dict[str, _Known]:
+    """Return the manifest's lines by run, in the order of the first line that starts or adopts each."""
+    known: dict[str, _Known] = {}
+    for record in manifest.records:
+        if not is_run_id(record.run):
+            continue
+        lines = known.setdefault(record.run, _Known())
+        if record.event in (STARTED, ADOPTED):
+            if lines.start is None:
+                known[record.run] = known.pop(record.run)
+                lines.start = record
+            lines.is_adopted = lines.is_adopted or record.event == ADOPTED
+        elif record.event == FINISHED:
+            lines.finish = lines.finish or record
+        elif record.event == PRUNED:
+            lines.is_pruned = True
+    return known
+
+
+def _fields(record: RunRecord | FinishRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def _read(kind: Any, path: Path, problems: list[str]) -> Any:
+    try:
+        return kind.decode(durable_files.read_bytes(path), path)
+    except FileNotFoundError:
+        return None
+    except (OSError, RecordError) as error:
+        problems.append(str(error))
+        return None
+
+
+def _time_in(run_id: str) -> float:
+    try:
+        return parse_run_time(run_id)
+    except ValueError:
+        return 0.0
+
+
+def _last_write(directory: Path) -> float:
+    newest = 0.0
+    with suppress(OSError):
+        newest = os.stat(directory).st_mtime
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
+    return newest

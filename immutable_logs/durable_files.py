@@ -1,0 +1,292 @@
+"""The few crash-safe verbs; the only module that links, renames, syncs and creates exclusively.
+
+Three different words: *complete* (written in full), *visible* (others can find it), *durable* (survives power loss).
+Each verb says which it gives. Facts about NFS, Lustre and GPFS: ``docs/explanation/file-systems.md``.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from immutable_logs.errors import NotVisibleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - only on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+VISIBILITY_TIMEOUT: Final = 75.0
+"""Seconds to wait for a name that exists on the server: NFS clients cache directory attributes for up to 60 s."""
+
+_NO_SYMLINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, 524})
+"""What `symlink` answers on a mount that has none; 524 is the kernel's ENOTSUPP, which leaks out of some NFS servers."""
+
+_NO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS, errno.EACCES})
+"""What `fsync` of a directory answers where that cannot be done."""
+
+
+def create_exclusive(path: Path, data: bytes, *, durable: bool = False) -> bool:
+    """Create a file with its content, unless the name is taken.
+
+    Visible at once, complete a moment later: a reader may see the file empty or cut, and a crash in between leaves
+    it so. One `write` of a few kilobytes. Exclusive on NFS since version 3.
+
+    Args:
+        path: The new file; its directory must exist.
+        data: The whole content.
+        durable: Flush file and directory to storage before returning.
+
+    Returns:
+        Whether this call created the file. False can also mean that it did and the server's answer was lost: a caller
+        to whom it matters reads the file back.
+
+    Raises:
+        OSError: `FileNotFoundError` without the directory, and whatever the file system says.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        return False
+    try:
+        _write_all(descriptor, data)
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if durable:
+        sync_directory(path.parent)
+    return True
+
+
+def create_link(text: str, path: Path) -> bool:
+    """Create a symbolic link, unless the name is taken: exclusive, and complete when visible, on NFS too.
+
+    Returns:
+        Whether this call created it; False can be a lost answer, so read the link back.
+
+    Raises:
+        OSError: Where the mount has no symbolic links, `is_without_links` tells so.
+    """
+    try:
+        os.symlink(text, path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def is_without_links(error: OSError) -> bool:
+    """Tell whether `create_link` failed because the mount has no symbolic links."""
+    return error.errno in _NO_SYMLINKS
+
+
+def read_link(path: Path) -> str:
+    """Return the text of a symbolic link; ESTALE is retried once."""
+    return _retry_stale(lambda: os.readlink(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file; ESTALE is retried once."""
+    return _retry_stale(path.read_bytes)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename over an existing name in one step: a reader finds the old or the new one, never none."""
+    os.replace(source, target)
+
+
+def create_directory(path: Path, *, like: Path) -> None:
+    """Make a directory and those above it that are missing, deepest first, with the group access of another.
+
+    Deepest first costs one call where everything is there already. `EEXIST` is success, whoever made it, but not
+    where something else has the name.
+
+    Args:
+        path: The directory.
+        like: An existing directory above `path`; its group and group permissions are taken over, so that a colleague
+            of the group can resume. Where that is not allowed it is left.
+
+    Raises:
+        NotADirectoryError: If a file or a dangling link has the name.
+        OSError: Whatever the file system says.
+    """
+    try:
+        os.mkdir(path)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        create_directory(path.parent, like=like)
+        with suppress(FileExistsError):
+            os.mkdir(path)
+            _take_over_group(path, like)
+    except FileExistsError:
+        pass
+    else:
+        _take_over_group(path, like)
+        return
+    mode = wait_until_visible(lambda: os.lstat(path), path).st_mode
+    if not stat.S_ISDIR(mode) and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "expected a directory, found something else", str(path))
+
+
+def wait_until_visible(read: Callable[[], _Result], path: Path, *, timeout: float = VISIBILITY_TIMEOUT) -> _Result:
+    """Read what must exist, since a server has said so, although a cached answer still denies it.
+
+    Lists the parent before each further try: on NFS that renews what the client knows of the directory. Costs one
+    call where the name is visible, as everywhere but on NFS.
+
+    Args:
+        read: What to do; `FileNotFoundError` means "not visible yet".
+        path: The name that is waited for.
+        timeout: Seconds.
+
+    Raises:
+        NotVisibleError: If the name does not show up in time.
+    """
+    deadline = time.monotonic() + timeout
+    pause = 0.05
+    while True:
+        try:
+            return read()
+        except FileNotFoundError:
+            if time.monotonic() >= deadline:
+                raise NotVisibleError(path, timeout) from None
+        with suppress(OSError), os.scandir(path.parent) as entries:
+            for _ in entries:
+                pass
+        time.sleep(pause)
+        pause = min(2.0, pause * 2)
+
+
+def server_time(directory: Path) -> float:
+    """Return the file server's present time, which file times on that server can be compared with.
+
+    Touches the directory: both the kernel and NFS then let the server's clock set its time.
+    """
+    os.utime(directory)
+    return os.stat(directory).st_mtime
+
+
+def append(path: Path, data: bytes, *, after_newline: bool) -> None:
+    """Append a record with one `write`, durably.
+
+    Args:
+        path: The file; made if missing.
+        data: A line with its newline.
+        after_newline: The caller holds the lock: look at the end of the file, and mend a torn last line by beginning
+            with a newline. Without the lock the end may change meanwhile, so every line begins with one; readers
+            skip the blank lines.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        is_clean = after_newline and (size == 0 or os.pread(descriptor, 1, size - 1) == b"\n")
+        _write_all(descriptor, data if is_clean else b"\n" + data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if size == 0:
+        sync_directory(path.parent)
+
+
+@contextmanager
+def locked(path: Path, *, timeout: float) -> Iterator[bool]:
+    """Hold an advisory lock on a file for the time of a `with` block, if it can be had.
+
+    Args:
+        path: The file; made if missing.
+        timeout: Seconds to wait for another holder at the most.
+
+    Yields:
+        Whether the lock is held: False where the mount has none or the wait timed out.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        is_held = _lock(descriptor, timeout)
+        try:
+            yield is_held
+        finally:
+            if is_held:
+                # Not only closed: a child forked meanwhile has a copy of the descriptor and would keep the lock.
+                with suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable, where the mount can do that."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NO_SYNC:
+            return
+        raise
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, timeout: float) -> bool:
+    if fcntl is None:  # pragma: no cover - only on Windows
+        return False
+    deadline = time.monotonic() + timeout
+    pause = 0.002
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        except OSError:
+            return False
+        else:
+            return True
+        time.sleep(pause)
+        pause = min(0.1, pause * 2)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write everything, also where the kernel takes less at a time, as on an almost full disk."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _take_over_group(path: Path, like: Path) -> None:
+    try:
+        wanted = os.stat(like)
+        found = os.stat(path)
+        if found.st_gid != wanted.st_gid:
+            os.chown(path, -1, wanted.st_gid)
+        group_access = wanted.st_mode & 0o2070
+        if found.st_mode & group_access != group_access:
+            path.chmod((found.st_mode | group_access) & 0o7777)
+    except OSError as error:
+        _log.debug("The group access of %s could not be taken over: %s", path, error)
+
+
+def _retry_stale(read: Callable[[], _Result]) -> _Result:
+    """Read once more after ESTALE: the path now leads to the new file."""
+    try:
+        return read()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    return read()

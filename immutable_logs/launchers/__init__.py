@@ -1,0 +1,1 @@
+"""One module a launcher: how each tells its launches apart."""

@@ -1,0 +1,50 @@
+"""MPI launchers and Flux: each puts an id of the launch into the environment of every rank.
+
+Open MPI 4 makes its PMIx name space from 16 bits of host and pid, so the address of its head process, which has a
+random port, is taken too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from immutable_logs.errors import LaunchDetectionError
+from immutable_logs.launch import LAUNCH_ID_VARIABLE, Launch, Ranks, format_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LAUNCHERS: Final = (
+    # name, variable of the rank, variables of the launch (the first is needed)
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
+    ("PALS", "PALS_RANKID", ("PALS_APID",)),
+    ("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_ID",)),
+    ("jsrun", "JSM_NAMESPACE_RANK", ("PMIX_NAMESPACE", "LSB_JOBID", "LSB_JOBINDEX")),
+)
+
+
+def detect(environ: Mapping[str, str], ranks: Ranks) -> Launch | None:
+    """Return the launch of a rank that one of these launchers started.
+
+    Raises:
+        LaunchDetectionError: If several ranks were started by an MPI that gives no id, as MPICH's Hydra does: each
+            would take itself for a launch of its own.
+    """
+    for name, rank_variable, variables in _LAUNCHERS:
+        if environ.get(rank_variable) and environ.get(variables[0]):
+            values = (environ.get(variable, "") for variable in variables)
+            return Launch(key=format_key(name, *values), unique=True, ranks=ranks, source=name)
+    is_slurm_task = environ.get("SLURM_STEP_ID") and environ.get("SLURM_PROCID") == environ.get("PMI_RANK")
+    if environ.get("PMI_RANK") and not environ.get("RANK") and not is_slurm_task:
+        _refuse_without_id(ranks)
+    return None
+
+
+def _refuse_without_id(ranks: Ranks) -> None:
+    if (ranks.world_size or 1) > 1:
+        raise LaunchDetectionError(
+            "MPI",
+            f"this is rank {ranks.global_rank} of {ranks.world_size} of an MPI launcher that tells no id of the "
+            f"launch, so that the ranks cannot settle on one run\nHINT: set {LAUNCH_ID_VARIABLE} to the same text on "
+            f"all ranks, another for each launch: {LAUNCH_ID_VARIABLE}=$(uuidgen) mpirun …",
+        )

@@ -1,0 +1,88 @@
+"""Which run continues which: found from the checkpoint that a run starts from."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from immutable_logs import durable_files
+from immutable_logs.errors import RecordError
+from immutable_logs.manifest import recent_started_runs
+from immutable_logs.records import RunRecord
+from immutable_logs.run_id import is_run_id
+
+if TYPE_CHECKING:
+    from immutable_logs.layout import ExperimentLayout
+
+_MAX_CANDIDATES: Final = 50
+"""How many runs are looked at, the newest first; the writer of a checkpoint is nearly always the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run comes from.
+
+    Attributes:
+        lineage: The first run of the chain; the run itself if it continues none.
+        run: The run that it continues, if any.
+    """
+
+    lineage: str
+    run: str | None = None
+
+
+def find_origin(layout: ExperimentLayout, run_id: str, checkpoint: os.PathLike[str] | str | None) -> Origin:
+    """Return which run wrote a checkpoint, and the first run of its lineage.
+
+    A checkpoint inside a run directory was written by that run. One in a shared directory was written by the run that
+    started last before it was: both times are the file server's (``run.json`` and the checkpoint), no clock counts.
+
+    Args:
+        layout: The experiment.
+        run_id: The run that starts from the checkpoint.
+        checkpoint: A file or directory, or None.
+    """
+    writer = None if checkpoint is None else _writer(layout, run_id, Path(os.path.abspath(checkpoint)))
+    if writer is None:
+        return Origin(run_id)
+    with suppress(OSError, RecordError):
+        path = layout.run(writer).run_record
+        return Origin(RunRecord.decode(durable_files.read_bytes(path), path).lineage or writer, writer)
+    return Origin(writer, writer)
+
+
+def relative_to_experiment(path: os.PathLike[str] | str | None, experiment: Path) -> str | None:
+    """Return a path as it is recorded: relative where it lies in the experiment, since trees are moved and mounted."""
+    if path is None:
+        return None
+    absolute = os.path.abspath(path)
+    with suppress(ValueError):
+        return str(Path(absolute).relative_to(experiment))
+    return absolute
+
+
+def _writer(layout: ExperimentLayout, run_id: str, checkpoint: Path) -> str | None:
+    with suppress(ValueError):
+        name = checkpoint.relative_to(layout.runs).parts[0]
+        return name if is_run_id(name) else None
+    location = str(relative_to_experiment(checkpoint, layout.path))
+    with suppress(OSError):
+        written = os.stat(checkpoint).st_mtime
+        candidates = [run for run in recent_started_runs(layout) if run != run_id]
+        for run in candidates[:_MAX_CANDIDATES]:
+            if _can_have_written(layout, run, location, written):
+                return run
+    return None
+
+
+def _can_have_written(layout: ExperimentLayout, run: str, location: str, written: float) -> bool:
+    """Tell whether a run had started when a checkpoint was written, and writes checkpoints to where it lies."""
+    path = layout.run(run).run_record
+    with suppress(OSError, RecordError):
+        if os.stat(path).st_mtime <= written:
+            home = RunRecord.decode(durable_files.read_bytes(path), path).checkpoints
+            return not os.path.isabs(location) or (home is not None and location.startswith(home.rstrip("/") + "/"))
+    return False

@@ -1,0 +1,50 @@
+"""Read the entries that ranks leave when they join a run."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from immutable_logs import durable_files
+from immutable_logs.errors import RecordError
+from immutable_logs.process import Process
+from immutable_logs.records import RankRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from immutable_logs.layout import RunLayout
+
+
+def count_joined_ranks(run: RunLayout) -> int:
+    """Return how many ranks have joined a run: one listing for every `layout.RANKS_PER_SHARD` ranks, no file read."""
+    return sum(1 for _ in _entry_paths(run))
+
+
+def read_rank_entries(run: RunLayout) -> list[RankRecord]:
+    """Return the readable entries of a run, in the order of the ranks."""
+    records = []
+    for path in _entry_paths(run):
+        with suppress(OSError, RecordError):
+            records.append(RankRecord.decode(durable_files.read_bytes(path), path))
+    return sorted(records, key=lambda record: record.global_rank)
+
+
+def read_rank_process(run: RunLayout, global_rank: int) -> Process | None:
+    """Return the process of a rank, or None if there is no readable entry."""
+    path = run.rank_entry(global_rank)
+    with suppress(OSError, RecordError):
+        record = RankRecord.decode(durable_files.read_bytes(path), path)
+        return Process(record.host, record.pid, record.boot_id, record.pid_namespace, record.start_ticks)
+    return None
+
+
+def _entry_paths(run: RunLayout) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(run.ranks) as shards:
+        for shard in shards:
+            with suppress(OSError), os.scandir(shard.path) as entries:
+                for entry in entries:
+                    if entry.name.startswith("rank-"):
+                        yield run.ranks / shard.name / entry.name

@@ -1,0 +1,240 @@
+"""Fields, encoding and decoding of everything that is written down; no I/O, no clock.
+
+Every document is one JSON object that begins with its format number. A reader ignores keys and keeps events that it
+does not know, so that it survives a newer writer; it refuses only a format number that it does not know. No record
+holds an absolute path to something inside the experiment.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any, Final, TypeVar
+
+from immutable_logs.errors import RecordError
+
+FORMAT: Final = 1
+
+STARTED: Final = "started"
+FINISHED: Final = "finished"
+ADOPTED: Final = "adopted"
+PRUNED: Final = "pruned"
+
+OUTCOMES: Final = ("finished", "failed", "interrupted")
+"""How a run can be recorded to have ended."""
+
+MAX_ERROR_CHARACTERS: Final = 4000
+"""Error texts are capped: an exception can carry a whole tensor."""
+
+_Record = TypeVar("_Record", bound="_Document")
+
+
+def format_time(seconds: float) -> str:
+    """Return a Unix time as ISO 8601 in UTC, to the microsecond."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_time(text: object) -> float | None:
+    """Return the Unix time of what `format_time` wrote, or None."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
+
+
+def cap_error(text: str) -> str:
+    """Return an error text short enough for a record, its beginning and its end kept."""
+    if len(text) <= MAX_ERROR_CHARACTERS:
+        return text
+    half = MAX_ERROR_CHARACTERS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def encode_line(document: dict[str, Any]) -> bytes:
+    """Return a document as one line of JSON, format number first, without anything that could break the line."""
+    return json.dumps({"format": FORMAT, **document}, ensure_ascii=True, default=str).encode("ascii") + b"\n"
+
+
+def decode_object(data: bytes, path: object) -> dict[str, Any]:
+    """Return the JSON object in a file's bytes.
+
+    Raises:
+        RecordError: If it is torn, no object, or of an unknown format.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError:
+        raise RecordError(str(path), "expected a JSON object, found something incomplete or damaged") from None
+    if not isinstance(document, dict):
+        raise RecordError(str(path), f"expected a JSON object, found {type(document).__name__}")
+    if document.get("format") != FORMAT:
+        raise RecordError(
+            str(path),
+            f"expected format {FORMAT}, found {document.get('format')!r}; a newer immutable-logs may be needed",
+        )
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What the record files have in common; `unknown` keeps the keys of a newer writer."""
+
+    unknown: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def encode(self) -> bytes:
+        """Return the bytes of the file: indented JSON, for people who look with `cat`."""
+        document = asdict(self)
+        unknown = document.pop("unknown")
+        text = json.dumps({"format": FORMAT, **document, **unknown}, indent=2, ensure_ascii=False, default=str)
+        return text.encode("utf-8", "backslashreplace") + b"\n"
+
+    @classmethod
+    def decode(cls: type[_Record], data: bytes, path: object) -> _Record:
+        """Return the record in a file's bytes.
+
+        Raises:
+            RecordError: If the document is incomplete, damaged or of an unknown format, or lacks a needed key.
+        """
+        document = decode_object(data, path)
+        del document["format"]
+        known = {each.name for each in fields(cls)} - {"unknown"}
+        unknown = {key: document.pop(key) for key in list(document) if key not in known}
+        try:
+            return cls(**document, unknown=unknown)
+        except TypeError as error:
+            raise RecordError(str(path), f"a needed key is missing ({error})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord(_Document):
+    """The content of ``run.json``: who started a run, how, and from what.
+
+    Attributes:
+        run: The run id.
+        started: When, as text of `format_time`.
+        launch_key: The launch key, readable.
+        launch_source: Which rule gave the launch key.
+        generation: Which claim of the launch key this run is.
+        world_size: How many ranks are expected, if known.
+        lineage: The first run of the chain of resumed runs; the run itself if it resumed nothing.
+        resumed_from: The run that wrote the checkpoint this run starts from, if known.
+        checkpoint: The checkpoint this run starts from, relative to the experiment where it is inside.
+        checkpoints: Where this run's checkpoints go, relative to the experiment where it is inside.
+        process: Host, process id and so on of rank zero, as in its rank entry.
+        user: The login name.
+        arguments: The command line, secrets redacted.
+        working_directory: Where the command was started.
+        git_commit: The commit of the working directory, if it is a git checkout.
+        versions: Version numbers by package name.
+        configuration: The configuration given, secrets redacted.
+        job: The scheduler's job id, if there is one.
+        adopted_from: For a run that a migration made: where its files lie.
+    """
+
+    run: str
+    started: str
+    launch_key: str = ""
+    launch_source: str = ""
+    generation: int = 1
+    world_size: int | None = None
+    lineage: str = ""
+    resumed_from: str | None = None
+    checkpoint: str | None = None
+    checkpoints: str | None = None
+    process: dict[str, Any] = field(default_factory=dict)
+    user: str = ""
+    arguments: list[str] = field(default_factory=list)
+    working_directory: str = ""
+    git_commit: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    configuration: Any = None
+    job: str | None = None
+    adopted_from: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRecord(_Document):
+    """The content of ``finished.json``: how a run ended.
+
+    Attributes:
+        run: The run id.
+        ended: When, as text of `format_time`.
+        outcome: One of `OUTCOMES`.
+        error: What went wrong, capped.
+        step: The last global step reached, if known.
+        ranks_joined: How many ranks had joined by then.
+    """
+
+    run: str
+    ended: str
+    outcome: str
+    error: str | None = None
+    step: int | None = None
+    ranks_joined: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord(_Document):
+    """A rank's entry: which process joined.
+
+    Attributes:
+        joined: When, by the clock of the node, as text of `format_time`.
+        nonce: Random; tells a rank that was told "exists" about its own entry from another's.
+        global_rank: 0-based rank in the launch.
+        local_rank: 0-based rank on the node.
+        node_rank: 0-based number of the node.
+        host: Host name.
+        boot_id: Identifies one boot of that host; empty if unknown.
+        pid: Process id.
+        pid_namespace: Identifies the name space in which the pid counts; empty if unknown.
+        start_ticks: When the process started, in clock ticks since boot; None if unknown.
+    """
+
+    joined: str
+    nonce: str
+    global_rank: int
+    local_rank: int
+    node_rank: int
+    host: str
+    pid: int
+    boot_id: str = ""
+    pid_namespace: str = ""
+    start_ticks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRecord:
+    """One line of the manifest.
+
+    Attributes:
+        event: `STARTED`, `FINISHED`, `ADOPTED`, `PRUNED`, or one that a newer version wrote.
+        run: The run id.
+        time: When, as text of `format_time`.
+        details: Every further key.
+    """
+
+    event: str
+    run: str
+    time: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the line."""
+        return encode_line({"event": self.event, "run": self.run, "time": self.time, **self.details})
+
+    @classmethod
+    def decode(cls, line: bytes) -> ManifestRecord | None:
+        """Return the record in a line, or None where there is none to be had."""
+        try:
+            document = json.loads(line)
+        except ValueError:
+            return None
+        if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+            return None
+        event, run, time = (document.pop(key, None) for key in ("event", "run", "time"))
+        if not (isinstance(event, str) and isinstance(run, str) and isinstance(time, str)):
+            return None
+        return cls(event, run, time, document)
