@@ -44,6 +44,7 @@ class Launch:
         ranks: Which rank this process is.
         source: The rule that gave the key.
         job: The scheduler's job id, if there is one.
+        call: Which run of this process in the experiment it is, counted from 1.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Launch:
     ranks: Ranks
     source: str
     job: str | None = None
+    call: int = 1
 
     @property
     def is_rank_zero(self) -> bool:
@@ -59,7 +61,7 @@ class Launch:
 
     def numbered(self, call: int) -> Launch:
         """Return the launch of the call-th run that this process starts in an experiment, counted from 1."""
-        return replace(self, key=f"{self.key} call={call}")
+        return replace(self, key=f"{self.key} call={call}", call=call)
 
     @property
     def key_name(self) -> str:

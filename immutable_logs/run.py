@@ -310,6 +310,11 @@ def begin_run(experiment_dir: os.PathLike[str] | str, *, ranks_per_node: int | N
     return run
 
 
+def current_launch(*, ranks_per_node: int | None = None) -> Launch:
+    """Return the launch of this process, read from the environment once; arguments and errors as for `start_run`."""
+    return _process_launch.current(ranks_per_node=ranks_per_node)
+
+
 def open_run(run_id: str) -> Run | None:
     """Return a run of this process whose end is not recorded yet."""
     return _open_runs.get(run_id)

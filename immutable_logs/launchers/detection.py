@@ -80,11 +80,10 @@ class ProcessLaunch:
         self._launch: Launch | None = None
         self._calls: dict[str, int] = {}
 
-    def next_call(self, experiment: str, *, ranks_per_node: int | None = None) -> Launch:
-        """Return the launch for the next run of this process in an experiment.
+    def current(self, *, ranks_per_node: int | None = None) -> Launch:
+        """Return the launch of this process.
 
         Args:
-            experiment: The experiment's absolute path.
             ranks_per_node: As for `detect_launch`.
 
         Raises:
@@ -100,5 +99,10 @@ class ProcessLaunch:
             self._pid = os.getpid()
             self._calls = {}
             lightning.export(os.environ, self._launch, self._pid)
+        return self._launch
+
+    def next_call(self, experiment: str, *, ranks_per_node: int | None = None) -> Launch:
+        """Return the launch for the next run of this process in an experiment, named by its absolute path."""
+        launch = self.current(ranks_per_node=ranks_per_node)
         self._calls[experiment] = self._calls.get(experiment, 0) + 1
-        return self._launch.numbered(self._calls[experiment])
+        return launch.numbered(self._calls[experiment])

@@ -1,7 +1,7 @@
 """MPI launchers and Flux: each puts an id of the launch into the environment of every rank.
 
-Open MPI 4 makes its PMIx name space from 16 bits of host and pid, so the address of its head process, which has a
-random port, is taken too.
+Open MPI 4 makes its PMIx name space from host and pid, so that two launches in fresh containers have the same one: the
+address of its head process, which has a random port, and its random transport key are taken too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LAUNCHERS: Final = (
     # name, variable of the rank, variables of the launch (the first is needed)
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_orte_precondition_transports")),
     ("PALS", "PALS_RANKID", ("PALS_APID",)),
     ("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_ID",)),
     ("jsrun", "JSM_NAMESPACE_RANK", ("PMIX_NAMESPACE", "LSB_JOBID", "LSB_JOBINDEX")),

@@ -1,0 +1,104 @@
+"""How commands end: the one place that maps errors to exit codes, and that finds commands of other packages."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from immutable_logs.cli.nearby import describe_nearby
+from immutable_logs.cli.plain_text import harmless_lines
+from immutable_logs.errors import (
+    ConfigurationError,
+    ImmutableLogsError,
+    InvalidRunIdError,
+    NotAnExperimentError,
+    UnknownRunError,
+)
+
+FINDING: Final = 1
+WRONG_USE: Final = 2
+COULD_NOT: Final = 3
+_INTERRUPTED: Final = 130
+_READER_GONE: Final = 141
+"""What the shell reports for a program that SIGPIPE ended, as `ls` in ``ls | head``."""
+
+COMMANDS_GROUP: Final = "immutable_logs.commands"
+"""The entry-point group in which another package offers a Typer application as a command."""
+
+_WRONG_USE_ERRORS: Final = (ConfigurationError, InvalidRunIdError, NotAnExperimentError, UnknownRunError)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands that ends with the exit codes of this program, and finds commands of other packages."""
+
+    # The type of `ctx` belongs to click, which is a package of its own or a part of Typer, by Typer's version.
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+        """Run the command; an error becomes a message on stderr and an exit code."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            # What is still buffered must not raise again when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(_READER_GONE) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+        except (ImmutableLogsError, OSError) as error:
+            typer.echo(f"Error: {harmless_lines(describe_error(error))}", err=True)
+            raise typer.Exit(WRONG_USE if isinstance(error, _WRONG_USE_ERRORS) else COULD_NOT) from None
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
+        """Return the names of all commands, those of other packages last."""
+        return [*super().list_commands(ctx), *_commands_elsewhere()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        """Return a command; another package is loaded only when one of its own is asked for."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in (elsewhere := _commands_elsewhere()):
+            return _load(elsewhere[cmd_name])
+        return command
+
+
+def run_reporting_bugs(application: typer.Typer, program: str) -> None:
+    """Run an application; an error that nobody foresaw ends with its traceback and `COULD_NOT`.
+
+    Python would end with 1, which scripts take for a finding.
+    """
+    try:
+        application(prog_name=program)
+    except Exception:  # noqa: BLE001 - the last resort
+        traceback.print_exc()
+        typer.echo("Error: this is a fault of the program; please report it with the lines above", err=True)
+        sys.exit(COULD_NOT)
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message for an error, with what may help."""
+    if isinstance(error, NotAnExperimentError):
+        return "\n".join([str(error), *describe_nearby(error.path)])
+    if isinstance(error, OSError) and not isinstance(error, ImmutableLogsError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.strerror}: {os.fsdecode(error.filename)}"
+    return str(error)
+
+
+def _commands_elsewhere() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name)}
+
+
+def _load(entry: EntryPoint) -> Any:  # noqa: ANN401
+    try:
+        application = entry.load()
+    except ImportError as error:
+        raise ImmutableLogsError(f"the command {entry.name!r} cannot be loaded from {entry.value}: {error}") from error
+    command = typer.main.get_command(application)
+    command.name = entry.name
+    return command

@@ -1,0 +1,199 @@
+"""What the tests of all folders share: an experiment, children that are always reaped, a launcher-free environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from immutable_logs import run as run_module
+from immutable_logs.launchers.detection import ProcessLaunch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LAUNCHER_PREFIXES = (
+    "SLURM_",
+    "OMPI_",
+    "PMI",
+    "PALS_",
+    "FLUX_",
+    "JSM_",
+    "LSB_",
+    "MPI_",
+    "TORCHELASTIC_",
+    "GROUP_",
+    "ROLE_",
+    "_IMMUTABLE_LOGS",
+    "IMMUTABLE_LOGS",
+)
+_LAUNCHER_NAMES = frozenset(
+    ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+)
+
+HANG_GUARD = 100.0
+"""Seconds after which a child is given up; no test waits that long unless something hangs."""
+
+
+def is_launcher_variable(name: str) -> bool:
+    """Tell whether a variable of the environment could be taken for a launcher's."""
+    return name in _LAUNCHER_NAMES or name.startswith(_LAUNCHER_PREFIXES)
+
+
+@pytest.fixture(autouse=True)
+def fresh_launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each test begin as a process that no launcher started and that has joined no run."""
+    for name in [name for name in os.environ if is_launcher_variable(name)]:
+        monkeypatch.delenv(name)
+    # Also puts back what the code under test exports.
+    monkeypatch.setenv("_IMMUTABLE_LOGS_PARENT_LAUNCH", "")
+    monkeypatch.setattr(run_module, "_process_launch", ProcessLaunch())
+    yield
+    run_module.finish_open_runs("finished")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """The path of an experiment that does not exist yet."""
+    return tmp_path / "experiment"
+
+
+@dataclass
+class Child:
+    """A child process that reports by printing JSON objects, one a line."""
+
+    popen: subprocess.Popen[str]
+
+    def wait_until_ready(self) -> None:
+        """Wait until the child has got to its `gate()`."""
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        assert line == "ready\n", line + "".join(self.communicate())
+
+    def communicate(self) -> tuple[str, str]:
+        """Wait for the end of the child and return what it printed."""
+        output, errors = self.popen.communicate(timeout=HANG_GUARD)
+        return output, errors
+
+    def reports(self, *, status: int = 0) -> list[Any]:
+        """Wait for the end of the child, see that it ended as expected, and return everything it reported."""
+        output, errors = self.communicate()
+        assert self.popen.returncode == status, f"status {self.popen.returncode}, expected {status}:\n{errors}"
+        return [json.loads(line) for line in output.splitlines()]
+
+    def report(self) -> Any:
+        """Return the one report of a child that ended well."""
+        (only,) = self.reports()
+        return only
+
+
+_PREAMBLE = """\
+import json, os, sys, time
+def report(**values):
+    print(json.dumps(values, default=str), flush=True)
+def gate():
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@dataclass
+class Children:
+    """Starts Python children, can hold them all at a gate, and reaps them."""
+
+    directory: Path
+    started: list[Child] = field(default_factory=list)
+    _gate: tuple[IO[str], IO[str]] | None = None
+
+    def start(
+        self, code: str, *arguments: object, environ: Mapping[str, str] | None = None, is_gated: bool = False
+    ) -> Child:
+        """Start a script.
+
+        Args:
+            code: The script; `report(**values)` and `gate()` are defined.
+            arguments: Its command line.
+            environ: Variables to set beyond those of the tests, which have none of a launcher.
+            is_gated: The script calls `gate()`, which returns in all gated children at once, at `open_gate`.
+        """
+        script = self.directory / f"script_{len(self.started)}.py"
+        script.write_text(_PREAMBLE + textwrap.dedent(code), encoding="utf-8")
+        if is_gated and self._gate is None:
+            reading, writing = os.pipe()
+            self._gate = os.fdopen(reading), os.fdopen(writing, "w")
+        popen = subprocess.Popen(
+            [sys.executable, str(script), *map(str, arguments)],
+            stdin=self._gate[0] if is_gated and self._gate else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            env={**os.environ, **(environ or {})},
+        )
+        child = Child(popen)
+        self.started.append(child)
+        return child
+
+    def open_gate(self) -> None:
+        """Let all gated children go on, once the last of them has got to its gate."""
+        assert self._gate is not None
+        for child in self.started:
+            if child.popen.stdin is None and child.popen.poll() is None:
+                child.wait_until_ready()
+        self._close_gate()
+
+    def _close_gate(self) -> None:
+        if self._gate is not None:
+            for end in self._gate[::-1]:
+                end.close()
+            self._gate = None
+
+    def reap(self) -> None:
+        """End what still runs, and wait for everything."""
+        self._close_gate()
+        for child in self.started:
+            if child.popen.poll() is None:
+                child.popen.kill()
+            child.popen.wait()
+            for stream in (child.popen.stdout, child.popen.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+@pytest.fixture
+def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
+    """Starts child processes; none outlives the test."""
+    started = Children(tmp_path_factory.mktemp("scripts"))
+    try:
+        yield started
+    finally:
+        started.reap()
+
+
+class Snapshot(dict[str, int]):
+    """Every name below a directory and the inode behind it, links not followed."""
+
+    @classmethod
+    def of(cls, directory: Path) -> Snapshot:
+        """Look at a directory."""
+        names = cls()
+        for parent, directories, files in os.walk(directory):
+            for name in (*directories, *files):
+                path = Path(parent, name)
+                names[str(path.relative_to(directory))] = path.lstat().st_ino
+        return names
+
+    def lost(self, later: Snapshot) -> set[str]:
+        """Return the names that are gone later or lead to another file, but for `latest`, which is switched."""
+        return {name for name, inode in self.items() if name != "latest" and later.get(name) != inode}
+
+
+def no_gate_text() -> str:
+    """Return the code that every child begins with."""
+    return _PREAMBLE
