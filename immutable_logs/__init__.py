@@ -10,7 +10,7 @@ from immutable_logs.errors import ImmutableLogsError
 from immutable_logs.run import Run, start_run
 
 if TYPE_CHECKING:
-    from immutable_logs.nemo_integration.activation import enable as enable  # noqa: PLC0414 - the public name
+    from immutable_logs.nemo_integration.activation import enable as enable
 
 __all__ = ["Experiment", "ImmutableLogsError", "Run", "enable", "start_run"]
 __version__ = version("immutable-logs")

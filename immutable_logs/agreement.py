@@ -29,17 +29,17 @@ import itertools
 import logging
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from immutable_logs import durable_files
-from immutable_logs.errors import AgreementError
+from immutable_logs.errors import AgreementError, NotVisibleError
 from immutable_logs.layout import claim
 from immutable_logs.records import RankRecord, format_time
 from immutable_logs.run_id import is_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from immutable_logs.launch import Launch
     from immutable_logs.layout import ExperimentLayout
@@ -105,15 +105,23 @@ def join_run(
     try:
         for generation in itertools.count(1):  # 1
             run_id = _claimed_run(layout, directory, generation, new_run_id)  # 2
-            if run_id is None or (not launch.unique and _is_earlier(layout, directory, generation, run_id, process_age)):
+            if run_id is None or (
+                not launch.unique and _is_earlier(layout, directory, generation, run_id, process_age)
+            ):
                 continue  # 3
             if _create_entry(layout, directory, run_id, launch.ranks.global_rank, entry):  # 3, 4
                 return Joined(run_id, generation)
             if generation == _MAX_GENERATIONS:
                 break
+    except NotVisibleError as error:
+        raise AgreementError(str(error), rank=launch.ranks.global_rank, key=launch.key, path=error.path) from error
     except OSError as error:
         raise AgreementError(
-            _advice(error, layout), rank=launch.ranks.global_rank, key=launch.key, path=error.filename or layout.runs
+            f"creating a fresh run directory failed with {error.strerror or error!r}",
+            rank=launch.ranks.global_rank,
+            key=launch.key,
+            path=Path(error.filename or layout.runs),
+            hint=_advice(error, layout),
         ) from error
     except _UntrustedClaimError as error:
         raise AgreementError(
@@ -226,13 +234,12 @@ def _create_entry(layout: ExperimentLayout, directory: Path, run_id: str, rank: 
 
 
 def _advice(error: OSError, layout: ExperimentLayout) -> str:
-    """Say what was tried, what happened and what can be done."""
-    hint = {
+    """Say what can be done."""
+    return {
         errno.EACCES: f"give this user write access to {layout.path}",
         errno.EPERM: f"give this user write access to {layout.path}",
         errno.EROFS: "the mount is read-only: choose another exp_dir",
         errno.ENOSPC: "the disk is full: make space",
         errno.EDQUOT: "the quota is used up: make space, or prune old runs",
         errno.ENOTDIR: "move what stands there out of the way",
-    }.get(error.errno or 0, "see the error above")
-    return f"creating a fresh run directory failed with {error.strerror or error}; HINT: {hint};"
+    }.get(error.errno or 0, "")

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from immutable_logs import durable_files
 from immutable_logs.errors import NotAnExperimentError, RecordError, UnknownRunError
@@ -33,8 +31,14 @@ from immutable_logs.records import (
 )
 from immutable_logs.run_id import is_run_id, parse_run_time
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
 SIGN_OF_LIFE_AGE: Final = 600.0
 """Seconds since the last write up to which a run whose process cannot be seen from here counts as running."""
+
+_Record = TypeVar("_Record", RunRecord, FinishRecord)
 
 RUNNING: Final = "running"
 UNKNOWN: Final = "unknown"
@@ -168,7 +172,7 @@ class Experiment:
                 ordered.append(without.pop())
             ordered.append(run)
         ordered.extend(reversed(without))
-        return [self._summary(run, known.get(run) or _Known(), run in present) for run in adopted + ordered]
+        return [self._summary(run, known.get(run) or _Known(), is_present=run in present) for run in adopted + ordered]
 
     def find(self, reference: str) -> RunSummary:
         """Return the run that a reference means.
@@ -185,7 +189,9 @@ class Experiment:
             if tilde and not distance.isdecimal():
                 raise UnknownRunError(reference, self.path, f"expected a number after 'latest~', found {distance!r}")
             return self._before_latest(reference, runs, int(distance or 0))
-        matching = [run for run in runs if run.id == reference] or [run for run in runs if run.id.startswith(reference)]
+        matching = [run for run in runs if run.id == reference] or [
+            run for run in runs if run.id.startswith(reference)
+        ]
         if len(matching) != 1 or not reference:
             reason = f"no run is called {reference!r}" if not matching else f"{reference!r} means several runs"
             raise UnknownRunError(reference, self.path, reason, (run.id for run in matching))
@@ -213,7 +219,7 @@ class Experiment:
         with os.scandir(self._layout.runs) as entries:
             return {entry.name for entry in entries if is_run_id(entry.name) and entry.is_dir(follow_symlinks=False)}
 
-    def _summary(self, run_id: str, lines: _Known, is_present: bool) -> RunSummary:  # noqa: FBT001
+    def _summary(self, run_id: str, lines: _Known, *, is_present: bool) -> RunSummary:
         layout = self._layout.run(run_id)
         start = lines.start.details if lines.start else {}
         started = parse_time(lines.start.time) if lines.start else None
@@ -230,7 +236,7 @@ class Experiment:
             end = _read(FinishRecord, layout.finish_record, [])
             if end:
                 finish, ended = _fields(end), parse_time(end.ended)
-        status, evidence = self._status(run_id, lines, finish, is_present)
+        status, evidence = self._status(run_id, lines, finish, is_present=is_present)
         joined = finish.get("ranks_joined")
         return RunSummary(
             id=run_id,
@@ -249,7 +255,7 @@ class Experiment:
             resumed_from=start.get("resumed_from"),
         )
 
-    def _status(self, run_id: str, lines: _Known, finish: dict[str, Any], is_present: bool) -> tuple[str, str]:  # noqa: FBT001
+    def _status(self, run_id: str, lines: _Known, finish: dict[str, Any], *, is_present: bool) -> tuple[str, str]:
         if lines.is_pruned:
             return "pruned", "pruned line in the manifest"
         if not is_present:
@@ -276,17 +282,14 @@ class Experiment:
 
 def format_seconds(seconds: float) -> str:
     """Return a length of time for people: ``45 s``, ``12 min``, ``3 h 05 min``, ``2 d 4 h``."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes = whole // 60
-    if minutes < 60:
-        return f"{minutes} min"
+    minutes, whole = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes:02d} min"
     days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h"
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min" if minutes else f"{whole} s"
 
 
 def _by_run(manifest: Manifest) -> dict[str, _Known]:
@@ -312,7 +315,7 @@ def _fields(record: RunRecord | FinishRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
-def _read(kind: Any, path: Path, problems: list[str]) -> Any:
+def _read(kind: type[_Record], path: Path, problems: list[str]) -> _Record | None:
     try:
         return kind.decode(durable_files.read_bytes(path), path)
     except FileNotFoundError:

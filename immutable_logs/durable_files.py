@@ -7,6 +7,7 @@ Each verb says which it gives. Facts about NFS, Lustre and GPFS: ``docs/explanat
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import stat
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - only on Windows
-    fcntl = None  # type: ignore[assignment]
-
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
@@ -32,7 +28,7 @@ VISIBILITY_TIMEOUT: Final = 75.0
 """Seconds to wait for a name that exists on the server: NFS clients cache directory attributes for up to 60 s."""
 
 _NO_SYMLINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, 524})
-"""What `symlink` answers on a mount that has none; 524 is the kernel's ENOTSUPP, which leaks out of some NFS servers."""
+"""What `symlink` answers on a mount that has none; 524 is the kernel's ENOTSUPP, which some NFS servers let out."""
 
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS, errno.EACCES})
 """What `fsync` of a directory answers where that cannot be done."""
@@ -244,8 +240,6 @@ def sync_directory(path: Path) -> None:
 
 
 def _lock(descriptor: int, timeout: float) -> bool:
-    if fcntl is None:  # pragma: no cover - only on Windows
-        return False
     deadline = time.monotonic() + timeout
     pause = 0.002
     while True:

@@ -18,7 +18,14 @@ class ImmutableLogsError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message and the attributes, whatever the signature of `__init__`."""
-        return type(self).__new__, (type(self), *self.args), self.__dict__
+        return _restore, (type(self), self.args), self.__dict__
+
+
+def _restore(kind: type[ImmutableLogsError], args: tuple[Any, ...]) -> ImmutableLogsError:
+    """Return an unpickled error; `args` is set by hand, since `OSError.__new__` drops it where `__init__` is ours."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class InvalidRunIdError(ImmutableLogsError, ValueError):
@@ -94,9 +101,10 @@ class AgreementError(ImmutableLogsError, RuntimeError):
         path: The file or directory that stood in the way.
     """
 
-    def __init__(self, message: str, *, rank: int, key: str, path: Path) -> None:
-        """Name rank, key and path after the message."""
-        super().__init__(f"rank {rank} could not settle on a run: {message} (launch key {key}) at {path}")
+    def __init__(self, message: str, *, rank: int, key: str, path: Path, hint: str = "") -> None:
+        """Name rank, path and key beside the message, and what to do after it."""
+        advice = f"\nHINT: {hint}" if hint else ""
+        super().__init__(f"rank {rank} could not settle on a run: {message}, at {path} (launch key {key}){advice}")
         self.rank = rank
         self.key = key
         self.path = path

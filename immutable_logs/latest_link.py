@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from immutable_logs import durable_files
@@ -14,6 +13,8 @@ from immutable_logs.layout import RUNS
 from immutable_logs.run_id import is_run_id
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from immutable_logs.layout import ExperimentLayout
 
 _log = logging.getLogger(__name__)

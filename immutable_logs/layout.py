@@ -71,7 +71,7 @@ class ExperimentLayout:
     @classmethod
     def of(cls, path: os.PathLike[str] | str) -> ExperimentLayout:
         """Return the layout below any kind of path, made absolute but with its links left as they are."""
-        return cls(Path(os.path.abspath(os.fspath(path))))  # noqa: PTH100 - keeps `a/../b` from following links
+        return cls(Path(os.path.abspath(os.fspath(path))))
 
     @property
     def runs(self) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from immutable_logs import durable_files
 from immutable_logs.errors import RecordError
+from immutable_logs.layout import LATEST, RUNS
 from immutable_logs.manifest import recent_started_runs
 from immutable_logs.records import RunRecord
 from immutable_logs.run_id import is_run_id
@@ -55,20 +56,29 @@ def find_origin(layout: ExperimentLayout, run_id: str, checkpoint: os.PathLike[s
 
 
 def relative_to_experiment(path: os.PathLike[str] | str | None, experiment: Path) -> str | None:
-    """Return a path as it is recorded: relative where it lies in the experiment, since trees are moved and mounted."""
+    """Return a path as it is recorded: relative where it lies in the experiment, since trees are moved and mounted.
+
+    A path through ``latest``, or through another name of the experiment, is recorded by where it leads now: ``latest``
+    means another run tomorrow.
+    """
     if path is None:
         return None
-    absolute = os.path.abspath(path)
+    absolute = Path(os.path.abspath(path))
     with suppress(ValueError):
-        return str(Path(absolute).relative_to(experiment))
-    return absolute
+        inside = absolute.relative_to(experiment)
+        if inside.parts[:1] != (LATEST,):
+            return str(inside)
+    with suppress(ValueError, OSError):
+        return str(absolute.resolve().relative_to(experiment.resolve()))
+    return str(absolute)
 
 
 def _writer(layout: ExperimentLayout, run_id: str, checkpoint: Path) -> str | None:
-    with suppress(ValueError):
-        name = checkpoint.relative_to(layout.runs).parts[0]
-        return name if is_run_id(name) else None
     location = str(relative_to_experiment(checkpoint, layout.path))
+    top, _, below = location.partition(os.sep)
+    if top == RUNS:
+        name = below.partition(os.sep)[0]
+        return name if is_run_id(name) else None
     with suppress(OSError):
         written = os.stat(checkpoint).st_mtime
         candidates = [run for run in recent_started_runs(layout) if run != run_id]

@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from immutable_logs.errors import RecordError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FORMAT: Final = 1
 
@@ -27,7 +30,17 @@ OUTCOMES: Final = ("finished", "failed", "interrupted")
 MAX_ERROR_CHARACTERS: Final = 4000
 """Error texts are capped: an exception can carry a whole tensor."""
 
-_Record = TypeVar("_Record", bound="_Document")
+_TYPES: Final[dict[str, Any]] = {
+    "str": str,
+    "int": int,
+    "str | None": (str, type(None)),
+    "int | None": (int, type(None)),
+    "list[str]": list,
+    "dict[str, Any]": dict,
+    "dict[str, str]": dict,
+    "Any": object,
+}
+"""What `isinstance` checks for each annotation of a record."""
 
 
 def format_time(seconds: float) -> str:
@@ -92,20 +105,25 @@ class _Document:
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
     @classmethod
-    def decode(cls: type[_Record], data: bytes, path: object) -> _Record:
+    def decode(cls, data: bytes, path: object) -> Self:
         """Return the record in a file's bytes.
 
         Raises:
-            RecordError: If the document is incomplete, damaged or of an unknown format, or lacks a needed key.
+            RecordError: If the document is incomplete, damaged or of an unknown format, or a key is missing or holds
+                another type.
         """
         document = decode_object(data, path)
         del document["format"]
         known = {each.name for each in fields(cls)} - {"unknown"}
         unknown = {key: document.pop(key) for key in list(document) if key not in known}
         try:
-            return cls(**document, unknown=unknown)
+            record = cls(**document, unknown=unknown)
         except TypeError as error:
             raise RecordError(str(path), f"a needed key is missing ({error})") from None
+        for each in fields(cls):
+            if not isinstance(getattr(record, each.name), _TYPES[str(each.type)]):
+                raise RecordError(str(path), f"the key {each.name!r} holds something else than {each.type}")
+        return record
 
 
 @dataclass(frozen=True, slots=True)

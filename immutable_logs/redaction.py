@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from typing import Final
 
 REDACTED: Final = "***"
 
@@ -42,15 +44,33 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     return redacted
 
 
-def redact_value(value: Any) -> Any:
-    """Return a configuration as plain JSON values, secrets replaced wherever they are nested."""
+def redact_value(value: object) -> object:
+    """Return a configuration as plain JSON values, secrets replaced wherever they are nested.
+
+    Mappings and sequences of every kind are gone through, OmegaConf's among them, and so are dataclasses and parsed
+    command lines: as text they would show their secrets.
+    """
+    if isinstance(value, Namespace):
+        value = vars(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Mapping):
         return {
             str(key): REDACTED if item is not None and _SECRET_NAME.search(str(key)) else redact_value(item)
-            for key, item in value.items()
+            for key, item in _readable_items(value)
         }
-    if isinstance(value, (list, tuple, set)):
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes, bytearray)):
         return [redact_value(item) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
     return redact_text(os.fspath(value) if isinstance(value, os.PathLike) else str(value))
+
+
+def _readable_items(mapping: Mapping[object, object]) -> Iterator[tuple[object, object]]:
+    """Yield keys and values; OmegaConf raises for a value that is missing or leads nowhere."""
+    for key in mapping:
+        try:
+            item = mapping[key]
+        except Exception as error:  # noqa: BLE001 - one unreadable value must not cost the record of all others
+            item = f"({type(error).__name__})"
+        yield key, item

@@ -17,7 +17,7 @@ import time
 import traceback
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from immutable_logs import durable_files
 from immutable_logs.agreement import join_run
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
+
+    from typing_extensions import Self
 
     from immutable_logs.agreement import Joined
     from immutable_logs.launch import Launch
@@ -96,7 +98,7 @@ class Run:
         """Be usable as the path of the run directory."""
         return str(self.path)
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         """Return the run itself."""
         return self
 

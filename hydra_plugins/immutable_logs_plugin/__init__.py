@@ -10,7 +10,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 _log = logging.getLogger(__name__)
 
 
-class ImmutableLogsPlugin(SearchPathPlugin):  # type: ignore[misc]
+class ImmutableLogsPlugin(SearchPathPlugin):
     """The one kind of plugin that Hydra asks in every application before it loads a configuration."""
 
     def manipulate_search_path(self, search_path: Any) -> None:

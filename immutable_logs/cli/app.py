@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from immutable_logs import __version__
-from immutable_logs.cli.command_group import CommandGroup
+from immutable_logs.cli.command_group import CommandGroup, run_reporting_bugs
 from immutable_logs.cli.demo import run_demo
 from immutable_logs.cli.ls import list_runs
 from immutable_logs.cli.path import print_path
@@ -38,7 +38,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A file name that is no text, or a terminal without UTF-8, must not end the listing with an error.
             stream.reconfigure(errors="backslashreplace")
-    app(prog_name=PROGRAM)
+    run_reporting_bugs(app, PROGRAM)
 
 
 def _print_version(is_wanted: bool) -> None:

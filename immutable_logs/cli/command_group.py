@@ -39,7 +39,7 @@ class CommandGroup(TyperGroup):
 
     # The type of `ctx` belongs to click, which is a package of its own or a part of Typer, by Typer's version.
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+    def invoke(self, ctx: Any) -> Any:
         """Run the command; an error becomes a message on stderr and an exit code."""
         try:
             try:
@@ -56,11 +56,11 @@ class CommandGroup(TyperGroup):
             typer.echo(f"Error: {harmless_lines(describe_error(error))}", err=True)
             raise typer.Exit(WRONG_USE if isinstance(error, _WRONG_USE_ERRORS) else COULD_NOT) from None
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
+    def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, those of other packages last."""
         return [*super().list_commands(ctx), *_commands_elsewhere()]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; another package is loaded only when one of its own is asked for."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in (elsewhere := _commands_elsewhere()):
@@ -94,7 +94,7 @@ def _commands_elsewhere() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name)}
 
 
-def _load(entry: EntryPoint) -> Any:  # noqa: ANN401
+def _load(entry: EntryPoint) -> Any:
     try:
         application = entry.load()
     except ImportError as error:

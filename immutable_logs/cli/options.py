@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,13 +21,6 @@ def complete_reference(ctx: typer.Context, incomplete: str) -> list[str]:
         runs = Experiment(ctx.params.get("experiment") or HERE).runs()
         return [name for name in (LATEST, *(run.id for run in reversed(runs))) if name.startswith(incomplete)]
     return []
-
-
-def is_terminal() -> bool:
-    """Tell whether stdout is read by a person."""
-    with suppress(OSError, ValueError):
-        return os.isatty(1)
-    return False
 
 
 ReferenceArgument = Annotated[

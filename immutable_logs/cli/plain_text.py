@@ -12,6 +12,8 @@ from typing import Final
 NOTHING: Final = "-"
 """Stands for a value that is not known."""
 
+_KIBIBYTE: Final = 1024
+
 # Control characters, those that turn the direction of writing around, line separators, halves of surrogate pairs.
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
@@ -29,11 +31,13 @@ def harmless_lines(text: str) -> str:
 
 def format_bytes(size: int) -> str:
     """Return a size for people: ``512 B``, ``3.4 KiB``, ``1.2 GiB``."""
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
+    if size < _KIBIBYTE:
+        return f"{size} B"
+    amount = size / _KIBIBYTE
+    for unit in ("KiB", "MiB", "GiB"):
+        if amount < _KIBIBYTE:
+            return f"{amount:.1f} {unit}"
+        amount /= _KIBIBYTE
     return f"{amount:.1f} TiB"
 
 

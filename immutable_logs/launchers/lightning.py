@@ -46,6 +46,4 @@ def detect(environ: Mapping[str, str], parent_pid: int, ranks_per_node: int | No
     # Inside `srun --pty bash` every child has the SLURM_PROCID of the shell, so only Lightning's own variables count.
     own = {name: environ[name] for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE") if name in environ}
     ranks = detect_ranks(own, ranks_per_node)
-    return Launch(
-        key=key, unique=bool(unique), ranks=ranks, source=f"{source}, through Lightning's launcher", job=job
-    )
+    return Launch(key=key, unique=bool(unique), ranks=ranks, source=f"{source}, through Lightning's launcher", job=job)

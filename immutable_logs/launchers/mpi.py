@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 _LAUNCHERS: Final = (
     # name, variable of the rank, variables of the launch (the first is needed)
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_orte_precondition_transports")),
+    (
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_orte_precondition_transports"),
+    ),
     ("PALS", "PALS_RANKID", ("PALS_APID",)),
     ("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_ID",)),
     ("jsrun", "JSM_NAMESPACE_RANK", ("PMIX_NAMESPACE", "LSB_JOBID", "LSB_JOBINDEX")),
@@ -27,15 +31,15 @@ def detect(environ: Mapping[str, str], ranks: Ranks) -> Launch | None:
     """Return the launch of a rank that one of these launchers started.
 
     Raises:
-        LaunchDetectionError: If several ranks were started by an MPI that gives no id, as MPICH's Hydra does: each
-            would take itself for a launch of its own.
+        LaunchDetectionError: If several ranks were started by an MPI that gives no id, as MPICH's Hydra does outside
+            a Slurm step: each would take itself for a launch of its own.
     """
     for name, rank_variable, variables in _LAUNCHERS:
         if environ.get(rank_variable) and environ.get(variables[0]):
             values = (environ.get(variable, "") for variable in variables)
             return Launch(key=format_key(name, *values), unique=True, ranks=ranks, source=name)
-    is_slurm_task = environ.get("SLURM_STEP_ID") and environ.get("SLURM_PROCID") == environ.get("PMI_RANK")
-    if environ.get("PMI_RANK") and not environ.get("RANK") and not is_slurm_task:
+    # In a Slurm step the step is the launch: `srun --mpi=pmi2`, and Hydra, which starts its proxies by `srun`.
+    if environ.get("PMI_RANK") and not environ.get("RANK") and not environ.get("SLURM_STEP_ID"):
         _refuse_without_id(ranks)
     return None
 

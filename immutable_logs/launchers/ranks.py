@@ -20,7 +20,13 @@ _LAUNCHERS: Final = (
     (("JSM_NAMESPACE_RANK",), ("JSM_NAMESPACE_LOCAL_RANK",), (), ("JSM_NAMESPACE_SIZE",)),
     (("PMI_RANK",), ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"), (), ("PMI_SIZE",)),
 )
-_SLURM_STEP: Final = (("SLURM_PROCID",), ("SLURM_LOCALID",), ("SLURM_NODEID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+_PMI: Final = _LAUNCHERS[-1]
+_SLURM_STEP: Final = (
+    ("SLURM_PROCID",),
+    ("SLURM_LOCALID",),
+    ("SLURM_NODEID",),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+)
 _LIGHTNING: Final = ((), ("LOCAL_RANK",), ("NODE_RANK",), ("WORLD_SIZE",))
 
 
@@ -37,11 +43,26 @@ def detect_ranks(environ: Mapping[str, str], ranks_per_node: int | None = None) 
     # A batch script without `srun` has a SLURM_PROCID too, but it is no task of a step.
     otherwise = _SLURM_STEP if environ.get("SLURM_STEP_ID") else _LIGHTNING
     names = next((row for row in _LAUNCHERS if environ.get(row[0][0])), otherwise)
+    if names is _PMI and _is_slurm_task(environ):
+        names = _SLURM_STEP
     global_rank, local_rank, node_rank, world_size = (_number(environ, group) for group in names)
     if global_rank is None:
         known = ranks_per_node or _number(environ, ("LOCAL_WORLD_SIZE",))
         global_rank = _rank_on_node(node_rank or 0, local_rank or 0, known)
     return Ranks(global_rank, local_rank or 0, node_rank or 0, world_size)
+
+
+def _is_slurm_task(environ: Mapping[str, str]) -> bool:
+    """Tell whether it was Slurm that set the PMI variables: `srun --mpi=pmi2` does, without a local rank.
+
+    MPICH's Hydra starts a proxy for each node with `srun`, whose ranks then carry the Slurm variables of their proxy.
+    Only where it starts one rank for each node do both agree, and then either is right.
+    """
+    return (
+        bool(environ.get("SLURM_STEP_ID"))
+        and environ.get("PMI_RANK") == environ.get("SLURM_PROCID")
+        and environ.get("PMI_SIZE") == environ.get("SLURM_STEP_NUM_TASKS")
+    )
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
@@ -51,7 +72,8 @@ def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
             return int(text)
         if text:
             raise LaunchDetectionError(
-                "environment", f"expected a number of 0 or more in the environment variable {name}, found {text[:80]!r}"
+                "environment",
+                f"expected a number of 0 or more in the environment variable {name}, found {text[:80]!r}",
             )
     return None
 

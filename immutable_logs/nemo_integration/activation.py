@@ -5,11 +5,12 @@ Loads neither NeMo nor torch by itself (`enable` does): it runs in every program
 
 from __future__ import annotations
 
+import functools
+import importlib
 import logging
 import os
 import sys
 from typing import Any, Final
-
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ _NEMO_LOGGER_MODULE: Final = "nemo.lightning.nemo_logger"
 INITIAL_NEMO_VERSION: Final = os.environ.get("NEMO_EXPM_VERSION")
 """The version that the user set. Stock's own `get_log_dir` exports one later, which would redirect ours."""
 
-_is_waiting_for_import = False
+_awaited_modules: Final[set[str]] = set()
 
 
 def enable() -> Any:
@@ -36,8 +37,6 @@ def enable() -> Any:
         ImportError: If NeMo is not installed.
         UnsupportedNeMoError: If NeMo's code is not of a form that this package knows.
     """
-    import importlib
-
     module = importlib.import_module(EXP_MANAGER_MODULE)
     _steer_exp_manager(module)
     return module
@@ -45,23 +44,18 @@ def enable() -> Any:
 
 def activate() -> None:
     """Steer NeMo's ``exp_manager`` if it is loaded, and otherwise as soon as it is; never raises."""
-    global _is_waiting_for_import
-    for name, steer_module in ((EXP_MANAGER_MODULE, _steer_exp_manager), (_NEMO_LOGGER_MODULE, _steer_nemo_logger)):
-        module = sys.modules.get(name)
-        # A module that is being imported just now has no function yet; the hook below comes when it has.
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            _without_raising(steer_module, module)
-    if _is_waiting_for_import:
-        return
     try:
         import wrapt
     except ImportError:
         return  # NeMo needs wrapt, so NeMo is not there
-    _is_waiting_for_import = True
-    wrapt.register_post_import_hook(
-        lambda module: _without_raising(_steer_exp_manager, module), EXP_MANAGER_MODULE
-    )
-    wrapt.register_post_import_hook(lambda module: _without_raising(_steer_nemo_logger, module), _NEMO_LOGGER_MODULE)
+    for name, steer_module in ((EXP_MANAGER_MODULE, _steer_exp_manager), (_NEMO_LOGGER_MODULE, _steer_nemo_logger)):
+        module = sys.modules.get(name)
+        # A module that is being imported just now has no function yet; the hook is called when it has.
+        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            _steer_without_raising(steer_module, module)
+        elif name not in _awaited_modules:
+            _awaited_modules.add(name)
+            wrapt.register_post_import_hook(functools.partial(_steer_without_raising, steer_module), name)
 
 
 def external_callbacks() -> list[Any]:
@@ -70,7 +64,7 @@ def external_callbacks() -> list[Any]:
     return []
 
 
-def _without_raising(steer_module: Any, module: Any) -> None:
+def _steer_without_raising(steer_module: Any, module: Any) -> None:
     try:
         steer_module(module)
     except Exception as error:  # noqa: BLE001 - a program that does not use the layout must not notice
@@ -110,9 +104,7 @@ def _error_checks_shim(trainer: Any, cfg: Any = None) -> Any:
     return session.error_checks(trainer, cfg)
 
 
-def _nemo_logger_setup_shim(self: Any, trainer: Any, resume_if_exists: Any = False, task_config: Any = None) -> Any:  # noqa: FBT002
+def _nemo_logger_setup_shim(self: Any, trainer: Any, resume_if_exists: Any = False, task_config: Any = None) -> Any:
     from immutable_logs.nemo_integration import session
 
     return session.nemo_logger_setup(self, trainer, resume_if_exists, task_config)
-
-

@@ -19,7 +19,7 @@ from immutable_logs.run import open_run, outcome_of
 _log = logging.getLogger(__name__)
 
 
-class RunCallback(Callback):  # type: ignore[misc]
+class RunCallback(Callback):
     """Note the last step, record exceptions, and keep the event files of a lineage together.
 
     Attributes:

@@ -6,10 +6,12 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from immutable_logs import durable_files
-from immutable_logs.layout import ExperimentLayout
+
+if TYPE_CHECKING:
+    from immutable_logs.layout import ExperimentLayout
 
 _log = logging.getLogger(__name__)
 

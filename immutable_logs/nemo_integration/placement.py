@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import ChainMap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from immutable_logs.nemo_integration.activation import INITIAL_NEMO_VERSION
 from immutable_logs.nemo_integration.steering import stock_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)

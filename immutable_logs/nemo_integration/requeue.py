@@ -7,13 +7,16 @@ where the requeued job, in its fresh one, would not find it; in the experiment a
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from immutable_logs import durable_files
 from immutable_logs.launchers.slurm import step_name
-from immutable_logs.layout import ExperimentLayout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from immutable_logs.layout import ExperimentLayout
 
 
 def requeue_directory(layout: ExperimentLayout, call: int) -> Path | None:
@@ -30,9 +33,9 @@ def redirect_requeue(connector: Any, layout: ExperimentLayout, directory: Path) 
         layout: The experiment.
         directory: Where the checkpoints go; made when the first is saved.
     """
-    stock = type(connector)
+    stock: Any = type(connector)
 
-    class RequeueConnector(stock):  # type: ignore[misc, valid-type]
+    class RequeueConnector(stock):
         @property
         def _hpc_resume_path(self) -> str | None:
             view = stock.__new__(stock)

@@ -8,12 +8,14 @@ NeMo's own code goes on with a copy of the class as it was, so that it logs and 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from typing import Any, Final, Optional
 
 from immutable_logs.nemo_integration.settings import LOG_EVERY_RANK, LOG_LAYOUT
 
-_FIELDS: Final[dict[str, Any]] = {LOG_LAYOUT: Optional[str], LOG_EVERY_RANK: Optional[bool]}  # noqa: UP045 - for OmegaConf
+# OmegaConf reads the annotations of a structured configuration when the program runs.
+_FIELDS: Final[dict[str, Any]] = {LOG_LAYOUT: Optional[str], LOG_EVERY_RANK: Optional[bool]}  # noqa: UP045
 _GENERATED: Final = ("__init__", "__repr__", "__eq__", "__match_args__", "__replace__")
 
 
@@ -56,7 +58,7 @@ def extend_stored_nodes(schema: type[Any]) -> None:
 
 
 def _regenerate(schema: type[Any]) -> None:
-    own = schema.__dict__.get("__annotations__", {})
+    own = inspect.get_annotations(schema)
     for field in dataclasses.fields(schema):
         if field.name in own and field.default_factory is not dataclasses.MISSING:
             setattr(schema, field.name, field)
@@ -72,17 +74,19 @@ def _regenerate(schema: type[Any]) -> None:
 def _extend_node(node: Any, schema: type[Any]) -> None:
     from omegaconf import DictConfig, ListConfig, OmegaConf
 
-    if isinstance(node, (DictConfig, ListConfig)) and not (node._is_none() or node._is_missing()):
-        children = node._content.values() if isinstance(node, DictConfig) else node._content
-        for child in list(children):
-            _extend_node(child, schema)
-    if not isinstance(node, DictConfig) or node._is_none() or node._is_missing():
-        return
-    kind = OmegaConf.get_type(node)
-    if isinstance(kind, type) and issubclass(kind, schema):
-        fresh = OmegaConf.structured(schema)
-        for name in _FIELDS:
-            if name not in node._content:
+    content = getattr(node, "_content", None)
+    if isinstance(node, ListConfig) and isinstance(content, list):
+        children = list(content)
+    elif isinstance(node, DictConfig) and isinstance(content, dict):
+        children = list(content.values())
+        kind = OmegaConf.get_type(node)
+        if isinstance(kind, type) and issubclass(kind, schema):
+            fresh = OmegaConf.structured(schema)
+            for name in _FIELDS:
                 child = fresh._get_node(name)
                 child._set_parent(node)
-                node._content[name] = child
+                content.setdefault(name, child)
+    else:  # a value, or a container that is null, missing or an interpolation
+        return
+    for child in children:
+        _extend_node(child, schema)

@@ -10,11 +10,12 @@ import inspect
 import logging
 import os
 import sys
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from omegaconf import DictConfig
 
 from immutable_logs.errors import ConfigurationError
-from immutable_logs.launch import Ranks
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.lineage import find_origin
 from immutable_logs.nemo_integration.activation import EXP_MANAGER_MODULE
@@ -36,6 +37,11 @@ from immutable_logs.nemo_integration.settings import (
 from immutable_logs.nemo_integration.steering import stock_function
 from immutable_logs.run import Run, begin_run, current_launch, outcome_of
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from immutable_logs.launch import Ranks
+
 _log = logging.getLogger(__name__)
 
 REPLACED_NAMES: Final = (
@@ -55,8 +61,22 @@ REPLACED_NAMES: Final = (
 _TESTING_VARIABLE: Final = "NEMO_TESTING"
 
 _stock_schemas: Final[dict[type[Any], type[Any]]] = {}
-_previous_run: Run | None = None
-_has_warned_of_nemo_logger = False
+
+
+@dataclass(slots=True)
+class _ProcessState:
+    """What outlives a call.
+
+    Attributes:
+        previous_run: The run that this process started last.
+        has_warned_of_nemo_logger: Whether the one warning has been given.
+    """
+
+    previous_run: Run | None = None
+    has_warned_of_nemo_logger: bool = False
+
+
+_state: Final = _ProcessState()
 
 
 def remember_schema(module: Any) -> None:
@@ -80,9 +100,11 @@ def exp_manager(trainer: Any, cfg: Any) -> Path | None:
     module = sys.modules[EXP_MANAGER_MODULE]
     if cfg is None or requested_layout(cfg, os.environ) == MOVING or trainer.fast_dev_run:
         schema = {"ExpManagerConfig": _stock_schema(module)}
-        return stock_function(module.exp_manager, schema)(trainer, without_our_keys(cfg))  # type: ignore[no-any-return]
-    if not hasattr(cfg, "items"):
-        return stock_function(module.exp_manager)(trainer, cfg)  # type: ignore[no-any-return] - refuses it in its words
+        log_dir: Path | None = stock_function(module.exp_manager, schema)(trainer, without_our_keys(cfg))
+        return log_dir
+    if not isinstance(cfg, (dict, DictConfig)):
+        # Stock refuses it, in its own words.
+        return cast("None", stock_function(module.exp_manager)(trainer, cfg))
     return _Session(module, trainer, resolved(cfg)).run_stock_code()
 
 
@@ -101,9 +123,8 @@ def error_checks(trainer: Any, cfg: Any) -> Any:
 
 def nemo_logger_setup(self: Any, *arguments: Any) -> Any:
     """Run stock's ``NeMoLogger.setup``, and say once that the layout does not reach it."""
-    global _has_warned_of_nemo_logger
-    if os.environ.get(LAYOUT_VARIABLE) == IMMUTABLE and not _has_warned_of_nemo_logger:
-        _has_warned_of_nemo_logger = True
+    if os.environ.get(LAYOUT_VARIABLE) == IMMUTABLE and not _state.has_warned_of_nemo_logger:
+        _state.has_warned_of_nemo_logger = True
         _log.warning(
             "%s=immutable has no effect on NeMoLogger, which moves old files as ever; it reaches exp_manager alone",
             LAYOUT_VARIABLE,
@@ -242,11 +263,10 @@ class _Session:
 
     def _leave_previous_run(self, run: Run) -> None:
         """End the run that this process started before: its log files must not receive the lines of this one."""
-        global _previous_run
-        if _previous_run is not None:
-            detach_handlers(self._module.logging, self._module.lightning.pytorch._logger, _previous_run.path)
-            _previous_run.finish()
-        _previous_run = run
+        previous, _state.previous_run = _state.previous_run, run
+        if previous is not None:
+            detach_handlers(self._module.logging, self._module.lightning.pytorch._logger, previous.path)
+            previous.finish()
 
     def _attach(self, run: Run) -> None:
         """Give the trainer what it needs while it runs: our callback, and its own place for requeue checkpoints."""
@@ -281,4 +301,3 @@ class _Session:
             world_size=self.ranks.world_size or self._trainer.num_nodes * self._trainer.num_devices,
             git_commit=self._git_commit,
         )
-

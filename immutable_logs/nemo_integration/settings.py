@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from omegaconf import DictConfig, OmegaConf
 
 from immutable_logs.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LOG_LAYOUT: Final = "log_layout"
 LOG_EVERY_RANK: Final = "log_every_rank"

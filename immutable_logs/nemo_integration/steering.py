@@ -7,12 +7,14 @@ them. A function's *code* can be swapped instead: the object, its name, signatur
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from immutable_logs.errors import ImmutableLogsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _stock_code: Final[WeakKeyDictionary[FunctionType, CodeType]] = WeakKeyDictionary()
 
