@@ -5,13 +5,14 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format test-core test-nemo test-pythons clean
+.PHONY: help demo test lint format test-core test-nemo test-nemo-versions test-pythons test-one-nemo clean
 
 # Variables to set on the command line, as in `make test-nemo VENV=.venv-2.7.3 NEMO_VERSION=2.7.3`.
 VENV ?= .venv
 TORCH_VERSION ?= 2.13.0
 NEMO_VERSION ?= 3.0.0
 OTHER_PYTHONS ?= 3.10 3.12 3.13
+OTHER_NEMOS ?= 2.7.3 2.4.1
 PYTEST_ARGS ?=
 
 # $(call find_python,VERSION): shell code that prints an interpreter of that version. Each candidate is started, since
@@ -42,6 +43,7 @@ help:
 	@echo "make format        let ruff format the code"
 	@echo "make test-core     the tests that need no NeMo"
 	@echo "make test-nemo     the tests that need NeMo and torch (NEMO_VERSION=$(NEMO_VERSION))"
+	@echo "make test-nemo-versions  the same with nemo_toolkit $(OTHER_NEMOS), each in an environment of its own"
 	@echo "make test-pythons  the tests that need no NeMo, with Python $(OTHER_PYTHONS)"
 	@echo "make clean         remove the environments and everything built"
 	@echo
@@ -66,6 +68,15 @@ test-core: $(VENV)/.project
 
 test-nemo: $(VENV)/.project
 	$(call run_pytest,$(VENV)) tests/nemo
+
+# The launchers are the same whatever the NeMo is, so their tests run once, in `test-nemo`.
+test-nemo-versions:
+	@for version in $(OTHER_NEMOS); do \
+		$(MAKE) --no-print-directory VENV=.venv-nemo-$$version NEMO_VERSION=$$version test-one-nemo; \
+	done
+
+test-one-nemo: $(VENV)/.project
+	$(call run_pytest,$(VENV)) --ignore=tests/nemo/launchers tests/nemo
 
 test-pythons:
 	@missing=""; \

@@ -55,18 +55,28 @@ def mark_session_start(trainer: Any, directory: Path) -> None:
     """Write a session start into the event file of a trainer whose logger writes into a directory.
 
     TensorBoard then drops the points that an earlier run of the lineage wrote from that step on. Every run needs one,
-    the first too: the server's loader ignores the first start that it sees in a directory. The step is that of the
-    axis which Lightning logs on, one past the resumed value: a validation point logged *at* that value stays.
+    the first too: the server's loader ignores the first start that it sees in a directory.
     """
     from lightning.pytorch.loggers import TensorBoardLogger
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from torch.utils.tensorboard import SummaryWriter
 
-    resumed = int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+    step = _first_own_step(trainer)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and Path(logger.log_dir) == directory:
             writer = logger.experiment
             if isinstance(writer, SummaryWriter):
                 event = Event(session_log=SessionLog(status=SessionLog.START))
-                writer._get_file_writer().add_event(event, resumed + 1 if resumed else 0)
+                writer._get_file_writer().add_event(event, step)
                 writer.flush()
+
+
+def _first_own_step(trainer: Any) -> int:
+    """Return the step from which on the points of earlier runs are another's, on the axis that Lightning logs on.
+
+    A checkpoint saved at the end of a fit holds the number of steps done: the next point is the first one that is
+    ours. One saved during a validation holds one less, since Lightning counts the step after it, and the validation's
+    own points carry that number: they stay, and so does the training point beside them, which Lightning logs again.
+    """
+    stepped = int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+    return stepped if stepped in (0, int(trainer.global_step)) else stepped + 1

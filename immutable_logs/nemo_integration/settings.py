@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from immutable_logs.errors import ConfigurationError
 
@@ -31,19 +32,27 @@ def requested_layout(cfg: Any, environ: Mapping[str, str]) -> str:
     Raises:
         ConfigurationError: If the value is not one of `LAYOUTS`.
     """
-    explicit = cfg.get(LOG_LAYOUT) if isinstance(cfg, (dict, DictConfig)) and LOG_LAYOUT in cfg else None
+    explicit = explicit_layout(cfg)
     if explicit is not None:
         return _checked(explicit, f"exp_manager.{LOG_LAYOUT}")
     from_environment = environ.get(LAYOUT_VARIABLE, "")
     return _checked(from_environment, f"the environment variable {LAYOUT_VARIABLE}") if from_environment else MOVING
 
 
+def explicit_layout(cfg: Any) -> Any:
+    """Return the layout that a configuration names, unchecked; None where it names none or is no configuration."""
+    return cfg.get(LOG_LAYOUT) if LOG_LAYOUT in _our_keys(cfg) else None
+
+
 def without_our_keys(cfg: Any) -> Any:
     """Return a configuration that stock NeMo understands; the same object where it holds none of our keys."""
-    if not isinstance(cfg, (dict, DictConfig)) or not any(key in cfg for key in KEYS):
+    if not _our_keys(cfg):
         return cfg
-    # Resolved first, as stock does: a copy has lost the parents that `${…}` may need.
-    container = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
+    try:
+        # Resolved first, as stock does: a copy has lost the parents that `${…}` may need.
+        container = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else dict(cfg)
+    except OmegaConfBaseException:
+        return cfg  # stock refuses it at the same step, after what it logs before
     return {key: value for key, value in container.items() if key not in KEYS}  # type: ignore[union-attr]
 
 
@@ -63,6 +72,13 @@ def resolved(cfg: dict[Any, Any] | DictConfig) -> dict[str, Any]:
     if "seconds_to_sleep" not in container or is_stock_default:
         container["seconds_to_sleep"] = 0
     return container
+
+
+def _our_keys(cfg: Any) -> list[str]:
+    """Return which of our keys a configuration has; a DictConfig that is null or missing as a whole has none."""
+    # `in` would raise for null, and overlook a key whose value is missing.
+    names = cfg.keys() if isinstance(cfg, (dict, DictConfig)) else ()
+    return [key for key in KEYS if key in names]
 
 
 def _checked(value: object, where: str) -> str:

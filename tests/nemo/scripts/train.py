@@ -1,0 +1,72 @@
+"""A NeMo training as a user writes it; knows nothing of this project.
+
+What it prints for the tests: one `NAME=value` a line.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from nemo.core.config import hydra_runner
+from nemo.utils import logging
+from nemo.utils.app_state import AppState
+from nemo.utils.exp_manager import exp_manager
+
+
+class TinyModel(pl.LightningModule):
+    """One linear layer that learns to give zero."""
+
+    def __init__(self, fail_at: int = -1, seconds_per_step: float = 0.0) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.fail_at = fail_at
+        self.seconds_per_step = seconds_per_step
+        self.save_hyperparameters()
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        """Return the mean square, unless it is time to fail."""
+        if self.global_step == self.fail_at:
+            raise ValueError("the loss exploded")
+        time.sleep(self.seconds_per_step)
+        loss = self.layer(batch).pow(2).mean()
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        """Log the mean square."""
+        self.log("val_loss", self.layer(batch).pow(2).mean(), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        """Return plain gradient descent."""
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+@hydra_runner(config_path=".", config_name="train")
+def main(cfg: Any) -> None:
+    """Train."""
+    trainer = pl.Trainer(**cfg.trainer)
+    begin = time.monotonic()
+    log_dir = exp_manager(trainer, cfg.get("exp_manager", None))
+    print(f"SECONDS={time.monotonic() - begin:.3f}", flush=True)
+    print(f"LOG_DIR={log_dir}", flush=True)
+    print(f"APP_STATE={AppState().log_dir}", flush=True)
+    print(f"PROCESS_GROUP={torch.distributed.is_initialized()}", flush=True)
+    for variable in ("TORCHELASTIC_RUN_ID", "MASTER_PORT"):
+        print(f"{variable}={os.environ.get(variable)}", flush=True)
+    if cfg.get("stop_before_fit"):
+        return
+    data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4)
+    trainer.fit(TinyModel(cfg.get("fail_at", -1), cfg.get("seconds_per_step", 0.0)), data, data)
+    logging.info(f"rank {trainer.global_rank} says goodbye")
+    print(f"STEP={trainer.global_step}", flush=True)
+    print(f"RANK={trainer.global_rank} PID={os.getpid()}", flush=True)
+    if cfg.get("fail_after_fit"):
+        raise RuntimeError("the evaluation went wrong")
+
+
+if __name__ == "__main__":
+    main()

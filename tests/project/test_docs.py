@@ -1,0 +1,67 @@
+"""The documentation: its links lead somewhere, its Python runs, its facts are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    """Every relative link of a page names a file or directory of the repository."""
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    """Every Python block of a page that needs no NeMo runs as it stands, in an empty directory."""
+    for block in _blocks(page, "python"):
+        if "enable()" in block or "nemo" in block:
+            compile(block, str(page), "exec")
+            continue
+        finished = subprocess.run(
+            [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert finished.returncode == 0, finished.stderr
+
+
+def test_the_specification_names_every_key_of_every_record() -> None:
+    """`docs/reference/on-disk-format.md` mentions each field that the code writes."""
+    from dataclasses import fields
+
+    from immutable_logs.records import FinishRecord, RankRecord, RunRecord
+
+    text = (ROOT / "docs" / "reference" / "on-disk-format.md").read_text(encoding="utf-8")
+    for record in (RunRecord, FinishRecord, RankRecord):
+        missing = [field.name for field in fields(record) if field.name != "unknown" and f"`{field.name}`" not in text]
+        missing = [name for name in missing if name not in ("boot_id", "pid_namespace", "start_ticks", "host", "pid")]
+        assert missing == [], record.__name__
+
+
+def test_a_run_has_the_tree_that_the_specification_shows(tmp_path: Path) -> None:
+    """What `start_run` leaves at the top and in `runs/` is what the specification lists, and each name fits."""
+    import immutable_logs
+
+    with immutable_logs.start_run(tmp_path) as first, immutable_logs.start_run(tmp_path) as second:
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "runs"]
+    names = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert names == {"manifest.jsonl", ".launches", ".latest", first.id, second.id}
+    found = sorted(str(path.relative_to(first.path)) for path in first.path.rglob("*") if path.is_file())
+    assert found == ["finished.json", "ranks/0000/rank-000000.json", "run.json"]
+    for path in (tmp_path / "runs").rglob("*.json"):
+        assert json.loads(path.read_text(encoding="utf-8"))["format"] == 1
