@@ -25,7 +25,6 @@ the run of the first. `verify` reports it; setting ``IMMUTABLE_LOGS_LAUNCH_ID`` 
 from __future__ import annotations
 
 import errno
-import itertools
 import logging
 import os
 from dataclasses import asdict, dataclass
@@ -103,7 +102,7 @@ def join_run(
         **asdict(process),
     ).encode()
     try:
-        for generation in itertools.count(1):  # 1
+        for generation in range(1, _MAX_GENERATIONS + 1):  # 1
             run_id = _claimed_run(layout, directory, generation, new_run_id)  # 2
             if run_id is None or (
                 not launch.unique and _is_earlier(layout, directory, generation, run_id, process_age)
@@ -111,16 +110,18 @@ def join_run(
                 continue  # 3
             if _create_entry(layout, directory, run_id, launch.ranks.global_rank, entry):  # 3, 4
                 return Joined(run_id, generation)
-            if generation == _MAX_GENERATIONS:
-                break
     except NotVisibleError as error:
-        raise AgreementError(str(error), rank=launch.ranks.global_rank, key=launch.key, path=error.path) from error
+        message, _, hint = str(error).partition("\nHINT: ")
+        raise AgreementError(
+            message, rank=launch.ranks.global_rank, key=launch.key, path=error.path, hint=hint
+        ) from error
     except OSError as error:
         raise AgreementError(
-            f"creating a fresh run directory failed with {error.strerror or error!r}",
+            f"creating a fresh run directory failed with {error.strerror or error}",
             rank=launch.ranks.global_rank,
             key=launch.key,
-            path=Path(error.filename or layout.runs),
+            # Of `symlink` the first name is the text of the link, the second the link.
+            path=Path(error.filename2 or error.filename or layout.runs),
             hint=_advice(error, layout),
         ) from error
     except _UntrustedClaimError as error:

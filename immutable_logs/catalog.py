@@ -237,7 +237,10 @@ class Experiment:
             if end:
                 finish, ended = _fields(end), parse_time(end.ended)
         status, evidence = self._status(run_id, lines, finish, is_present=is_present)
-        joined = finish.get("ranks_joined")
+        joined, expected = finish.get("ranks_joined"), start.get("world_size")
+        if joined is None or (expected is not None and joined != expected):
+            # Ranks can join after rank zero has counted them, and has ended.
+            joined = count_joined_ranks(layout) if is_present else joined
         return RunSummary(
             id=run_id,
             path=layout.path,
@@ -245,8 +248,8 @@ class Experiment:
             evidence=evidence,
             started=started if started is not None else _time_in(run_id),
             ended=ended,
-            ranks_joined=count_joined_ranks(layout) if joined is None and is_present else joined,
-            world_size=start.get("world_size"),
+            ranks_joined=joined,
+            world_size=expected,
             step=finish.get("step"),
             host=start.get("host"),
             job=start.get("job"),

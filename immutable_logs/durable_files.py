@@ -1,7 +1,7 @@
 """The few crash-safe verbs; the only module that links, renames, syncs and creates exclusively.
 
 Three different words: *complete* (written in full), *visible* (others can find it), *durable* (survives power loss).
-Each verb says which it gives. Facts about NFS, Lustre and GPFS: ``docs/explanation/file-systems.md``.
+Each verb says which it gives. What it rests on NFS for stands at each verb.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ VISIBILITY_TIMEOUT: Final = 75.0
 
 _NO_SYMLINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, 524})
 """What `symlink` answers on a mount that has none; 524 is the kernel's ENOTSUPP, which some NFS servers let out."""
+
+_NO_HARD_LINKS: Final = _NO_SYMLINKS | {errno.EXDEV, errno.EMLINK, errno.EACCES}
+"""What `link` answers across file systems, for a file of somebody else that cannot be written, after too many."""
 
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS, errno.EACCES})
 """What `fsync` of a directory answers where that cannot be done."""
@@ -86,6 +89,28 @@ def create_link(text: str, path: Path) -> bool:
 def is_without_links(error: OSError) -> bool:
     """Tell whether `create_link` failed because the mount has no symbolic links."""
     return error.errno in _NO_SYMLINKS
+
+
+def create_hard_link(source: Path | str, path: Path | str) -> bool:
+    """Give a file, or a link itself, a second name, unless that name is taken: complete when visible.
+
+    Returns:
+        Whether this call created it; False can be a lost answer, so compare the inodes.
+
+    Raises:
+        OSError: `FileNotFoundError` if the source or the directory is gone; where the mount has no hard links, or not
+            for this file, `is_without_hard_links` tells so.
+    """
+    try:
+        os.link(source, path, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def is_without_hard_links(error: OSError) -> bool:
+    """Tell whether `create_hard_link` failed because these two names cannot share a file."""
+    return error.errno in _NO_HARD_LINKS
 
 
 def read_link(path: Path) -> str:
@@ -195,6 +220,16 @@ def append(path: Path, data: bytes, *, after_newline: bool) -> None:
         os.close(descriptor)
     if size == 0:
         sync_directory(path.parent)
+
+
+def extend(path: Path, data: bytes) -> None:
+    """Append bytes as they are, durably: the caller holds the lock and knows how the file ends."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        _write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

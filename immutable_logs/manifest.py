@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from immutable_logs import durable_files
 from immutable_logs.records import STARTED, ManifestRecord
+from immutable_logs.run_id import is_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,8 @@ def recent_started_runs(layout: ExperimentLayout) -> list[str]:
             data = os.pread(descriptor, size - beginning, beginning)
             if beginning:
                 data = data.partition(b"\n")[2]
-            started = [record.run for record in parse_manifest(data).records if record.event == STARTED]
+            records = parse_manifest(data).records
+            started = [record.run for record in records if record.event == STARTED and is_run_id(record.run)]
             if started or beginning == 0:
                 return started[::-1]
             tail *= 8

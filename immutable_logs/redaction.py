@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from typing import Final
 
@@ -59,7 +60,7 @@ def redact_value(value: object) -> object:
             str(key): REDACTED if item is not None and _SECRET_NAME.search(str(key)) else redact_value(item)
             for key, item in _readable_items(value)
         }
-    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes, bytearray)):
+    if isinstance(value, (Sequence, AbstractSet)) and not isinstance(value, (str, bytes, bytearray)):
         return [redact_value(item) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value

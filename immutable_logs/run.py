@@ -200,7 +200,7 @@ class Run:
             for _ in range(_MAX_SWITCHES):
                 if not switch_latest(self._layout, newest, unique=_unique_name()):  # 2
                     break
-                newest = recent_started_runs(self._layout)[0]  # 3
+                newest = next(iter(recent_started_runs(self._layout)), self.id)  # 3
                 if read_latest(self._layout) == newest:
                     break
 

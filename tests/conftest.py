@@ -98,7 +98,7 @@ class Child:
 _PREAMBLE = """\
 import json, os, sys, time
 def report(**values):
-    print(json.dumps(values, default=str), flush=True)
+    os.write(1, json.dumps(values, default=str).encode() + b"\\n")  # one write: children share the pipe
 def gate():
     print("ready", flush=True)
     sys.stdin.read()
@@ -176,8 +176,6 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
         yield started
     finally:
         started.reap()
-
-
 
 
 def snapshot_of(directory: Path) -> dict[str, int]:

@@ -22,7 +22,9 @@ EXAMPLES: list[errors.ImmutableLogsError] = [
 def test_every_exception_of_the_module_is_an_example_here() -> None:
     """A new exception has to pass these tests too."""
     classes = {
-        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.ImmutableLogsError)
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.ImmutableLogsError)
     }
 
     assert {type(example) for example in EXAMPLES} == classes - {errors.ImmutableLogsError}
@@ -41,7 +43,9 @@ def test_message_and_attributes_survive_pickling(error: errors.ImmutableLogsErro
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_every_error_is_also_a_built_in_one(error: errors.ImmutableLogsError) -> None:
     """Callers who do not know this package catch what they expect, and one root catches all of ours."""
-    built_in = [base for base in type(error).__mro__ if base.__module__ == "builtins" and base not in (Exception, object)]
+    built_in = [
+        base for base in type(error).__mro__ if base.__module__ == "builtins" and base not in (Exception, object)
+    ]
 
     assert set(built_in) - {BaseException}
 

@@ -59,13 +59,14 @@ def test_keys_of_a_newer_writer_are_kept(record: Any) -> None:
 @pytest.mark.parametrize("cut", [0, 1, 10, -2])
 def test_torn_document_is_refused_with_its_path(cut: int) -> None:
     """A file that a crash cut short is reported as incomplete."""
-    with pytest.raises(RecordError, match="incomplete or damaged: /exp/run.json") as caught:
+    with pytest.raises(RecordError, match=r"incomplete or damaged: /exp/run\.json") as caught:
         RunRecord.decode(RECORDS[0].encode()[:cut], Path("/exp/run.json"))
     assert caught.value.path == "/exp/run.json"
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"null", b"7", b'"text"', b"\xff\xfe\x00", b"\0" * 200, b"{}", b'{"format": 2}', b'{"format": 1}']
+    "data",
+    [b"", b"[]", b"null", b"7", b'"text"', b"\xff\xfe\x00", b"\0" * 200, b"{}", b'{"format": 2}', b'{"format": 1}'],
 )
 def test_what_is_no_record_of_this_format_is_refused(data: bytes) -> None:
     """Other JSON, other formats, zeroes after a power loss and objects without the needed keys are no records."""

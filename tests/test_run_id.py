@@ -78,7 +78,7 @@ def test_no_run_id_matches_what_stock_nemo_sweeps_or_counts() -> None:
         EXAMPLE.replace("Z", ""),
         "../" + EXAMPLE,
         EXAMPLE + "/..",
-        "２026-12-01_02-28-15Z_k3v9q",
+        "\uff12026-12-01_02-28-15Z_k3v9q",
         "2026-12-01_02-28-15Z_k3v9ß",
     ],
 )
