@@ -21,6 +21,7 @@ INITIAL_NEMO_VERSION: Final = os.environ.get("NEMO_EXPM_VERSION")
 """The version that the user set. Stock's own `get_log_dir` exports one later, which would redirect ours."""
 
 _awaited_modules: Final[set[str]] = set()
+_told: Final[set[str]] = set()
 
 
 def enable() -> Any:
@@ -68,7 +69,9 @@ def _steer_without_raising(steer_module: Any, module: Any) -> None:
     try:
         steer_module(module)
     except Exception as error:  # noqa: BLE001 - a program that does not use the layout must not notice
-        _log.warning("The immutable log layout cannot be used here: %s", error)
+        if str(error) not in _told:  # every trainer comes here
+            _told.add(str(error))
+            _log.warning("The immutable log layout cannot be used here: %s", error)
 
 
 def _steer_exp_manager(module: Any) -> None:
@@ -80,8 +83,8 @@ def _steer_exp_manager(module: Any) -> None:
     if missing:
         raise UnsupportedNeMoError(f"{EXP_MANAGER_MODULE} has no {', '.join(missing)}; this NeMo is not supported")
     session.remember_schema(module)
-    steer(module.exp_manager, _exp_manager_shim)
-    steer(module.error_checks, _error_checks_shim)
+    steer(module.exp_manager, exp_manager_shim)
+    steer(module.error_checks, error_checks_shim)
     extend_schema(module.ExpManagerConfig)
     extend_stored_nodes(module.ExpManagerConfig)
 
@@ -89,22 +92,25 @@ def _steer_exp_manager(module: Any) -> None:
 def _steer_nemo_logger(module: Any) -> None:
     from immutable_logs.nemo_integration.steering import steer
 
-    steer(module.NeMoLogger.setup, _nemo_logger_setup_shim)
+    steer(module.NeMoLogger.setup, nemo_logger_setup_shim)
 
 
-def _exp_manager_shim(trainer: Any, cfg: Any = None) -> Any:
+def exp_manager_shim(trainer: Any, cfg: Any = None) -> Any:
+    """Stand in for NeMo's ``exp_manager``."""
     from immutable_logs.nemo_integration import session
 
     return session.exp_manager(trainer, cfg)
 
 
-def _error_checks_shim(trainer: Any, cfg: Any = None) -> Any:
+def error_checks_shim(trainer: Any, cfg: Any = None) -> Any:
+    """Stand in for NeMo's ``error_checks``."""
     from immutable_logs.nemo_integration import session
 
     return session.error_checks(trainer, cfg)
 
 
-def _nemo_logger_setup_shim(self: Any, trainer: Any, resume_if_exists: Any = False, task_config: Any = None) -> Any:
+def nemo_logger_setup_shim(self: Any, trainer: Any, resume_if_exists: Any = False, task_config: Any = None) -> Any:
+    """Stand in for ``NeMoLogger.setup``."""
     from immutable_logs.nemo_integration import session
 
     return session.nemo_logger_setup(self, trainer, resume_if_exists, task_config)

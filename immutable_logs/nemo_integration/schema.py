@@ -16,7 +16,8 @@ from immutable_logs.nemo_integration.settings import LOG_EVERY_RANK, LOG_LAYOUT
 
 # OmegaConf reads the annotations of a structured configuration when the program runs.
 _FIELDS: Final[dict[str, Any]] = {LOG_LAYOUT: Optional[str], LOG_EVERY_RANK: Optional[bool]}  # noqa: UP045
-_GENERATED: Final = ("__init__", "__repr__", "__eq__", "__match_args__", "__replace__")
+_PARAMETERS: Final = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+_METHODS: Final = ("__init__", "__repr__", "__eq__", "__hash__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
 def copy_schema(schema: type[Any]) -> type[Any]:
@@ -39,7 +40,8 @@ def extend_schema(schema: type[Any]) -> None:
         return
     for name, kind in _FIELDS.items():
         schema.__annotations__[name] = kind
-        setattr(schema, name, None)
+        # Keyword-only: otherwise the positional parameters of subclasses would move.
+        setattr(schema, name, dataclasses.field(default=None, kw_only=True))
     _regenerate(schema)
 
 
@@ -58,17 +60,32 @@ def extend_stored_nodes(schema: type[Any]) -> None:
 
 
 def _regenerate(schema: type[Any]) -> None:
-    own = inspect.get_annotations(schema)
-    for field in dataclasses.fields(schema):
-        if field.name in own and field.default_factory is not dataclasses.MISSING:
-            setattr(schema, field.name, field)
-    for name in _GENERATED:
-        if name in schema.__dict__:
+    """Apply ``dataclass`` again, to a class and to its subclasses, with the options and the methods that they have."""
+    if "__dataclass_fields__" in schema.__dict__:
+        parameters: Any = schema.__dict__["__dataclass_params__"]
+        positional = tuple(field.name for field in dataclasses.fields(schema) if field.init and not field.kw_only)
+        generated = [name for name in _METHODS if _is_generated(schema, name)]
+        has_match_args = schema.__dict__.get("__match_args__") == positional
+        own = inspect.get_annotations(schema)
+        for field in dataclasses.fields(schema):
+            if field.name in own:
+                setattr(schema, field.name, field)
+        for name in [*generated, *(["__match_args__"] if has_match_args else [])]:
             delattr(schema, name)
-    dataclasses.dataclass(schema)
+        options = {name: getattr(parameters, name) for name in _PARAMETERS}
+        dataclasses.dataclass(**options, match_args=has_match_args)(schema)
+        schema.__dataclass_params__ = parameters
     for subclass in schema.__subclasses__():
-        if "__dataclass_fields__" in subclass.__dict__:
-            _regenerate(subclass)
+        _regenerate(subclass)
+
+
+def _is_generated(schema: type[Any], name: str) -> bool:
+    """Tell whether ``dataclass`` made a method, which it compiles from a text and never puts over one of the class."""
+    if name == "__hash__" and schema.__dict__.get(name, name) is None:
+        return _is_generated(schema, "__eq__")
+    method: Any = schema.__dict__.get(name)
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    return code is not None and code.co_filename == "<string>"
 
 
 def _extend_node(node: Any, schema: type[Any]) -> None:

@@ -18,7 +18,12 @@ from omegaconf import DictConfig
 from immutable_logs.errors import ConfigurationError
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.lineage import find_origin
-from immutable_logs.nemo_integration.activation import EXP_MANAGER_MODULE
+from immutable_logs.nemo_integration.activation import (
+    EXP_MANAGER_MODULE,
+    error_checks_shim,
+    exp_manager_shim,
+    nemo_logger_setup_shim,
+)
 from immutable_logs.nemo_integration.log_handlers import detach_handlers
 from immutable_logs.nemo_integration.placement import OsStandIn, Placement, decide_placement
 from immutable_logs.nemo_integration.requeue import redirect_requeue, requeue_directory
@@ -30,11 +35,12 @@ from immutable_logs.nemo_integration.settings import (
     LOG_EVERY_RANK,
     LOG_LAYOUT,
     MOVING,
+    explicit_layout,
     requested_layout,
     resolved,
     without_our_keys,
 )
-from immutable_logs.nemo_integration.steering import stock_function
+from immutable_logs.nemo_integration.steering import steered_by, stock_function
 from immutable_logs.run import Run, begin_run, current_launch, outcome_of
 
 if TYPE_CHECKING:
@@ -100,25 +106,24 @@ def exp_manager(trainer: Any, cfg: Any) -> Path | None:
     module = sys.modules[EXP_MANAGER_MODULE]
     if cfg is None or requested_layout(cfg, os.environ) == MOVING or trainer.fast_dev_run:
         schema = {"ExpManagerConfig": _stock_schema(module)}
-        log_dir: Path | None = stock_function(module.exp_manager, schema)(trainer, without_our_keys(cfg))
+        log_dir: Path | None = stock_function(steered_by(exp_manager_shim), schema)(trainer, without_our_keys(cfg))
         return log_dir
     if not isinstance(cfg, (dict, DictConfig)):
         # Stock refuses it, in its own words.
-        return cast("None", stock_function(module.exp_manager)(trainer, cfg))
+        return cast("None", stock_function(steered_by(exp_manager_shim))(trainer, cfg))
     return _Session(module, trainer, resolved(cfg)).run_stock_code()
 
 
 def error_checks(trainer: Any, cfg: Any) -> Any:
     """Run stock's checks, and refuse a copy of ``exp_manager`` that would take our key and move files all the same."""
-    module = sys.modules[EXP_MANAGER_MODULE]
-    if cfg is not None and LOG_LAYOUT in cfg and cfg[LOG_LAYOUT] == IMMUTABLE:
+    if explicit_layout(cfg) == IMMUTABLE:
         raise ConfigurationError(
             LOG_LAYOUT,
             IMMUTABLE,
             "exp_manager.log_layout is 'immutable', but this copy of exp_manager moves files\n"
             "HINT: call nemo.utils.exp_manager.exp_manager, and immutable_logs.enable() again after a reload",
         )
-    return stock_function(module.error_checks)(trainer, cfg)
+    return stock_function(steered_by(error_checks_shim))(trainer, cfg)
 
 
 def nemo_logger_setup(self: Any, *arguments: Any) -> Any:
@@ -129,7 +134,7 @@ def nemo_logger_setup(self: Any, *arguments: Any) -> Any:
             "%s=immutable has no effect on NeMoLogger, which moves old files as ever; it reaches exp_manager alone",
             LAYOUT_VARIABLE,
         )
-    return stock_function(type(self).setup)(self, *arguments)
+    return stock_function(steered_by(nemo_logger_setup_shim))(self, *arguments)
 
 
 def _stock_schema(module: Any) -> type[Any]:
@@ -181,7 +186,7 @@ class _Session:
         if self._log_every_rank is False and "log_global_rank_0_only" in self._module.ExpManagerConfig.__annotations__:
             cfg["log_global_rank_0_only"], cfg["log_local_rank_0_only"] = True, False
         stock = stock_function(
-            self._module.exp_manager,
+            steered_by(exp_manager_shim),
             {
                 "ExpManagerConfig": _stock_schema(self._module),
                 "os": OsStandIn({"LOCAL_RANK": str(self.ranks.local_rank)}),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _stock_code: Final[WeakKeyDictionary[FunctionType, CodeType]] = WeakKeyDictionary()
+_steered: Final[dict[Callable[..., Any], FunctionType]] = {}
 
 
 class UnsupportedNeMoError(ImmutableLogsError, RuntimeError):
@@ -26,6 +27,9 @@ class UnsupportedNeMoError(ImmutableLogsError, RuntimeError):
 def steer(function: Callable[..., Any], shim: Callable[..., Any]) -> None:
     """Make a function run the code of another; does nothing where that has been done.
 
+    It has been done, too, where somebody has put a wrapper in the place of the function since. A function from the
+    same source is none: its module has been reloaded.
+
     Args:
         function: The function that others call.
         shim: A function of the same parameters without free variables, which imports what it needs.
@@ -33,6 +37,8 @@ def steer(function: Callable[..., Any], shim: Callable[..., Any]) -> None:
     Raises:
         UnsupportedNeMoError: If the parameters differ, or it is no plain Python function.
     """
+    if shim in _steered and not _is_same_source(function, _steered[shim]):
+        return
     if not isinstance(function, FunctionType) or not isinstance(shim, FunctionType):
         raise UnsupportedNeMoError(f"expected a plain Python function, found {function!r}")
     if function in _stock_code:
@@ -52,7 +58,16 @@ def steer(function: Callable[..., Any], shim: Callable[..., Any]) -> None:
     if hasattr(stock, "co_qualname"):
         changes["co_qualname"] = stock.co_qualname
     _stock_code[function] = stock
+    _steered[shim] = function
     function.__code__ = shim.__code__.replace(**changes)
+
+
+def steered_by(shim: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that was led to a shim last.
+
+    It must not be looked up under its name: a wrapper that stands there calls it, and would be called by it, for ever.
+    """
+    return _steered[shim]
 
 
 def stock_function(function: Callable[..., Any], replacements: Mapping[str, Any] | None = None) -> Callable[..., Any]:
@@ -71,3 +86,11 @@ def stock_function(function: Callable[..., Any], replacements: Mapping[str, Any]
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__ = function.__qualname__
     return copy
+
+
+def _is_same_source(function: Any, steered: FunctionType) -> bool:
+    code = getattr(function, "__code__", None)
+    return isinstance(code, CodeType) and (code.co_filename, code.co_name) == (
+        steered.__code__.co_filename,
+        steered.__code__.co_name,
+    )

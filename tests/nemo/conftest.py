@@ -108,6 +108,7 @@ def nemo(monkeypatch: pytest.MonkeyPatch) -> Any:
     """NeMo's module `exp_manager`, steered, in this process, with nothing left over from another test."""
     from immutable_logs import enable, run
     from immutable_logs.nemo_integration import session
+    from immutable_logs.nemo_integration.log_handlers import detach_handlers
 
     launcher = ("SLURM", "PMI", "OMPI", "TORCHELASTIC", "NEMO_", "IMMUTABLE_LOGS", "_IMMUTABLE")
     for name in list(os.environ):
@@ -119,7 +120,7 @@ def nemo(monkeypatch: pytest.MonkeyPatch) -> Any:
     run.finish_open_runs("finished")
     previous = session._state.previous_run
     if previous is not None:
-        session.detach_handlers(module.logging, module.lightning.pytorch._logger, previous.path)
+        detach_handlers(module.logging, module.lightning.pytorch._logger, previous.path)
         session._state.previous_run = None
     os.environ.pop("NEMO_EXPM_VERSION", None)
     os.environ.pop("_IMMUTABLE_LOGS_PARENT_LAUNCH", None)

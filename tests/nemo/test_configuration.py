@@ -17,9 +17,7 @@ from immutable_logs.errors import ConfigurationError
 RESUMED: dict[str, Any] = {"resume_if_exists": True, "resume_ignore_no_checkpoint": True}
 
 
-def test_paths_of_pathlib2_are_accepted_in_a_dict(
-    nemo: Any, make_trainer: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_paths_of_pathlib2_are_accepted_in_a_dict(nemo: Any, make_trainer: Callable[..., Any], tmp_path: Path) -> None:
     """`pathlib2.Path` values, nested ones too, do what their text does."""
     copied = tmp_path / "notes.txt"
     copied.write_text("x", encoding="utf-8")

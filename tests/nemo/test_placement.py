@@ -91,9 +91,7 @@ def test_a_fresh_version_keeps_its_checkpoints_in_the_run(
 ) -> None:
     """Where stock makes a fresh version each time, the run id is the version and the checkpoints are the run's."""
     for _ in range(2):
-        run, trainer = launch(
-            exp_dir=str(tmp_path), name="tiny", use_datetime_version=use_datetime_version, **FRESH
-        )
+        run, trainer = launch(exp_dir=str(tmp_path), name="tiny", use_datetime_version=use_datetime_version, **FRESH)
         assert run.parent == tmp_path / "tiny" / "runs"
         assert _checkpoint_directory(trainer) == run / "checkpoints"
         assert _app_state() == (run, str(tmp_path), "tiny", run.name)
@@ -204,7 +202,7 @@ def test_fault_tolerance_keeps_the_directory_that_stock_gives_it(
     """
     given: dict[str, Any] = {}
 
-    class StandIn(nemo.Callback):  # type: ignore[misc, name-defined]
+    class StandIn(nemo.Callback):
         def __init__(self, **arguments: Any) -> None:
             given.update(arguments)
 

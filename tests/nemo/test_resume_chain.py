@@ -78,7 +78,9 @@ def test_a_colleague_without_the_layout_loses_us_nothing(
 def test_a_fresh_version_resumes_nothing_and_stands_alone(train: Callable[..., Any], tmp_path: Path) -> None:
     """Without resuming, each launch starts at step 0, with checkpoints and a lineage of its own."""
     for _ in range(2):
-        finished = train("exp_manager.log_layout=immutable", "exp_manager.resume_if_exists=false", "trainer.max_epochs=1")
+        finished = train(
+            "exp_manager.log_layout=immutable", "exp_manager.resume_if_exists=false", "trainer.max_epochs=1"
+        )
         assert finished.values("STEP") == ["8"]
     runs = Experiment(tmp_path / "exp" / "tiny").runs()
     assert [run.resumed_from for run in runs] == [None, None]

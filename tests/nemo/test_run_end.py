@@ -68,7 +68,12 @@ print("READY", flush=True)
         ("raise ValueError('later')", 1, "failed", "ValueError: later"),
         ("time.sleep(60)  # SIGTERM", -signal.SIGTERM, "interrupted", "SIGTERM"),
         ("time.sleep(60)  # SIGINT", -signal.SIGINT, "interrupted", "KeyboardInterrupt"),
-        ("pid = os.fork()\nif pid == 0: sys.exit()\nos.waitpid(pid, 0)\nraise ValueError('later')", 1, "failed", "later"),
+        (
+            "pid = os.fork()\nif pid == 0: sys.exit()\nos.waitpid(pid, 0)\nraise ValueError('later')",
+            1,
+            "failed",
+            "later",
+        ),
     ],
     ids=["normal", "exception", "sigterm", "ctrl-c", "forked-child-exits-first"],
 )
@@ -172,8 +177,8 @@ def test_second_and_third_trainer_of_a_process_have_runs_and_logs_of_their_own(
         run = nemo.exp_manager(
             make_trainer(), {"exp_dir": str(tmp_path), "name": "tiny", "log_every_rank": True, **RESUMED}
         )
-        nemo.logging.error(f"line of trainer {number}")
-        nemo.lightning.pytorch._logger.warning(f"lightning line of trainer {number}")
+        nemo.logging.error("line of trainer %d", number)
+        nemo.lightning.pytorch._logger.warning("lightning line of trainer %d", number)
         runs.append(run)
     assert len(set(runs)) == 3
     for number, run in enumerate(runs):
