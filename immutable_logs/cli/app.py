@@ -24,7 +24,7 @@ app: Final = typer.Typer(
     # Plain help: quicker than rich's panels, since rich is not loaded, and it can be piped and searched.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command("ls")(list_runs)
 app.command("show")(show_run)

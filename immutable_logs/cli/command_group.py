@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -20,6 +19,9 @@ from immutable_logs.errors import (
     NotAnExperimentError,
     UnknownRunError,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 FINDING: Final = 1
 WRONG_USE: Final = 2
@@ -91,14 +93,29 @@ def describe_error(error: Exception) -> str:
 
 
 def _commands_elsewhere() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
     return {entry.name: entry for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name)}
 
 
 def _load(entry: EntryPoint) -> Any:
+    """Return the command of another package; if that is broken, one that says so, for the help must list the rest."""
     try:
         application = entry.load()
-    except ImportError as error:
-        raise ImmutableLogsError(f"the command {entry.name!r} cannot be loaded from {entry.value}: {error}") from error
+    except Exception as error:  # noqa: BLE001 - other people's code
+        application = _unavailable(
+            f"the command {entry.name!r} cannot be loaded from {entry.value}: {type(error).__name__}: {error}"
+        )
     command = typer.main.get_command(application)
     command.name = entry.name
     return command
+
+
+def _unavailable(message: str) -> typer.Typer:
+    application = typer.Typer(add_completion=False)
+
+    @application.command(help=message, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def fail() -> None:
+        raise ImmutableLogsError(message)
+
+    return application

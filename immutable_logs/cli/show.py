@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NAME_WIDTH: Final = 14
+_MAX_WORLD_SIZE: Final = 1_000_000
+"""More ranks than this stand in no true record, and naming those that are absent would use up the memory."""
+
 _MAX_RANKS_SHOWN: Final = 16
 """With more ranks, a line for each host instead of one for each rank."""
 
@@ -92,7 +95,7 @@ def _print_facts(console: Console, run: dict[str, Any], *, now: float) -> None:
         "Checkpoints": run["checkpoints"],
         "Adopted from": run["adopted_from"],
         "User": run["user"],
-        "Command": shlex.join(str(argument) for argument in run["arguments"] or ()),
+        "Command": shlex.join(str(each) for each in run["arguments"] or ()),
         "Directory": run["working_directory"],
         "Git commit": run["git_commit"],
         "Versions": ", ".join(f"{name} {version}" for name, version in (run["versions"] or {}).items()),
@@ -110,7 +113,7 @@ def _format_moment(moment: str | None) -> str | None:
 
 def _absent(run: dict[str, Any]) -> str:
     """Return which of the expected ranks have no entry, in words; nothing where all joined or nobody knows."""
-    if not isinstance(run["world_size"], int) or not run["ranks"]:
+    if not isinstance(run["world_size"], int) or run["world_size"] > _MAX_WORLD_SIZE or not run["ranks"]:
         return ""
     absent = sorted(set(range(run["world_size"])) - {rank["global_rank"] for rank in run["ranks"]})
     return f" (without {format_ranges(absent)})" if absent else ""

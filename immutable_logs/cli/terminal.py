@@ -64,14 +64,18 @@ def new_table(*headers: str, whole: tuple[str, ...] = (), numbers: tuple[str, ..
             header,
             justify="right" if header in numbers else "left",
             no_wrap=header in whole,
-            overflow="ignore" if header in whole else "fold",
+            overflow="crop" if header in whole else "fold",
         )
     return table
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table; without the blanks that fill up its last column where nobody looks."""
+    """Print a table: wider than the terminal rather than torn, and without blanks at the end where nobody looks."""
+    from rich.measure import Measurement
+
+    needed = Measurement.get(console, console.options.update(width=_PIPE_WIDTH), table).minimum
     if console.is_terminal:
+        console.width = max(needed, console.width)
         console.print(table)
         return
     with console.capture() as captured:

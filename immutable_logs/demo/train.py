@@ -21,6 +21,7 @@ class Regression(pl.LightningModule):
         """Make the layers; the sizes are saved with the checkpoint."""
         super().__init__()
         self.save_hyperparameters()
+        self.lr = lr
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(features, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 1)
         )
@@ -37,7 +38,7 @@ class Regression(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer."""
-        return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
 
     def _loss(self, batch: list[torch.Tensor]) -> torch.Tensor:
         inputs, target = batch

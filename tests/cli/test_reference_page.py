@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from immutable_logs.cli import app
+from immutable_logs.run import Run
+
+RunProgram = Callable[..., subprocess.CompletedProcess[str]]
+FinishRuns = Callable[[Path, int], list[Run]]
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+PROGRAM_SECTION = "Options of the program"
+OWN_COMMANDS = [command.name for command in app.registered_commands]
+
+
+def section(title: str) -> str:
+    """Return the part of the page under a heading."""
+    (found,) = re.findall(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return str(found)
+
+
+def first_column(text: str, heading: str) -> list[str]:
+    """Return the names in code type in the first column of all tables that have a heading."""
+    tables = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    rows = [row.split(" |")[0] for table in tables for row in table.splitlines()]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def options_in_help(help_text: str) -> set[str]:
+    """Return the option names that a help text explains."""
+    explained = help_text.partition("\nOptions:\n")[2].partition("\nCommands:\n")[0]
+    return set(re.findall(r"^  (--?[\w-]+)", explained, re.MULTILINE)) | set(
+        re.findall(r"^  -\w, (--[\w-]+)", explained, re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize("command", [None, *OWN_COMMANDS])
+def test_the_page_has_the_options_that_help_has(run_program: RunProgram, command: str | None) -> None:
+    """Every option of the help is on the page under its command, and no other."""
+    arguments = [] if command is None else [command]
+    documented = first_column(section(PROGRAM_SECTION if command is None else f"`{command}`"), "option")
+
+    found = options_in_help(run_program(*arguments, "--help", COLUMNS="200").stdout)
+
+    assert "--help" in found
+    assert sorted(documented) == sorted(found)
+
+
+def test_the_page_has_every_command_and_no_other() -> None:
+    """A command that is added must be documented."""
+    documented = re.findall(r"^## `([\w-]+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert documented == OWN_COMMANDS
+
+
+@pytest.mark.parametrize("command", OWN_COMMANDS)
+def test_the_page_shows_the_arguments_that_a_command_takes(command: str) -> None:
+    """The line under the heading has the arguments of the usage line."""
+    group: Any = typer.main.get_command(app)
+    parameters = group.get_command(None, command).params
+    arguments = [parameter.metavar for parameter in parameters if parameter.param_type_name == "argument"]
+
+    (usage,) = re.findall(r"^    immutable-logs (.+)$", section(f"`{command}`"), re.MULTILINE)
+
+    assert usage.split() == [command, *(f"[{argument}]" for argument in arguments)]
+
+
+def test_the_page_has_the_keys_of_the_json_output(
+    run_program: RunProgram, finish_runs: FinishRuns, experiment: Path
+) -> None:
+    """Every key of `ls --json` and `show --json` is on the page, in order, and no other."""
+    finish_runs(experiment, 1)
+    listed = json.loads(run_program("ls", experiment, "--json").stdout)
+    shown = json.loads(run_program("show", "-e", experiment, "--json").stdout)
+    keys_of_a_run = list(listed["runs"][0])
+
+    assert first_column(section("`ls`"), "key") == [*listed, *keys_of_a_run]
+    assert ["format", "experiment", *keys_of_a_run, *first_column(section("`show`"), "key")] == list(shown)
+
+
+def test_the_page_has_the_columns_of_the_table(
+    run_program: RunProgram, finish_runs: FinishRuns, experiment: Path
+) -> None:
+    """Every heading of the table is explained."""
+    finish_runs(experiment, 1)
+    heading = run_program("ls", experiment).stdout.splitlines()[0].strip()
+
+    names = first_column(section("`ls`"), "column")
+
+    assert re.split(r"  +", heading) == [name for name in names if name not in ("*", "FROM")]
