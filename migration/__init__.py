@@ -1,0 +1,1 @@
+"""Bring log directories that stock NeMo left behind under the immutable layout, without moving anything."""

@@ -1,0 +1,292 @@
+"""Which old file becomes part of which run, and why; reads, and changes nothing.
+
+Made in two passes, so that memory does not grow with the number of files: the first reads the few files that tell of
+launches, the second goes through all files and decides each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from immutable_logs.layout import ExperimentLayout
+from immutable_logs.run_id import RANDOM_BYTES, format_run_id
+from migration.adopted_files import AdoptedFiles
+from migration.evidence import read_evidence
+from migration.journal import Journal
+from migration.legacy_layout import Kind, classify, rank_in
+from migration.past_launches import SURVEYED, Attribution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from migration.evidence import FileEvidence
+    from migration.legacy_layout import LeftAlone, LegacyExperiment, LogDirectory, Place, Source
+    from migration.past_launches import PastLaunch
+
+_TAKEN_NAMES: Final = frozenset({"run.json", "finished.json", "ranks", "checkpoints"})
+"""Names that mean something in a run directory."""
+
+_MAX_NAME: Final = 255
+
+
+@dataclass(slots=True, eq=False)
+class PlannedRun:
+    """A run to be made of a past launch, or one that was made of it already.
+
+    Attributes:
+        id: The run id; made of the launch, so that two plans for one tree agree.
+        launch: The launch, or the collection of uncertain files.
+        log_directory: Where it was found.
+        was_there: Whether a migration had made the run directory before this plan.
+        exists: Whether it is there now.
+        is_pruned: Whether it was adopted and pruned since: it is not made again.
+        lineage: The first run of the chain that it continues.
+        resumed_from: The run that it continues, if any.
+        files: How many files it has, counted by `ExperimentPlan.files`.
+        pending: How many of them are still to be linked, counted likewise.
+    """
+
+    id: str
+    launch: PastLaunch
+    log_directory: LogDirectory
+    was_there: bool
+    exists: bool
+    is_pruned: bool
+    lineage: str = ""
+    resumed_from: str | None = None
+    files: int = 0
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """What happens to one old file.
+
+    Attributes:
+        evidence: The file.
+        place: Where in its log directory it lies.
+        reason: Why.
+        runs: The runs it becomes part of; empty if it is left alone.
+        names: Its name in each of them.
+        missing: Those of them that do not hold it yet.
+        is_shared: Whether a run holds it as a second name of the same file.
+    """
+
+    evidence: FileEvidence
+    place: Place
+    reason: str
+    runs: tuple[PlannedRun, ...] = ()
+    names: tuple[str, ...] = ()
+    missing: tuple[PlannedRun, ...] = ()
+    is_shared: bool = False
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names given in run directories to files that do not lie with the launch's other files."""
+
+    given: dict[str, set[str]] = field(default_factory=dict)
+
+
+class ExperimentPlan:
+    """The plan for one experiment.
+
+    Attributes:
+        experiment: What was found.
+        layout: Its paths under the immutable layout.
+        journal: What a migration did here before.
+        adopted: What it has adopted.
+        runs: The runs by start; collections of uncertain files are added when `files` comes to the first such file.
+        problems: What could not be read.
+    """
+
+    def __init__(self, experiment: LegacyExperiment, *, on_file: Callable[[], None] = lambda: None) -> None:
+        """Find the launches.
+
+        Args:
+            experiment: What was found.
+            on_file: Called for every file looked at.
+
+        Raises:
+            OSError: If a directory cannot be read.
+        """
+        self.experiment = experiment
+        self.layout = ExperimentLayout(experiment.path)
+        self.journal = Journal(self.layout)
+        self.adopted = AdoptedFiles(self.layout, self.journal)
+        self.problems: list[str] = []
+        self.runs: list[PlannedRun] = []
+        self._on_file = on_file
+        self._by_launch: dict[PastLaunch, PlannedRun] = {}
+        self._ids: set[str] = set()
+        self._logs: list[tuple[LogDirectory, Attribution]] = []
+        for log in experiment.log_directories:
+            attribution = Attribution(log.sources, self._survey(log))
+            self._logs.append((log, attribution))
+            previous = None
+            for launch in attribution.launches:
+                previous = self._plan_run(log, launch, previous)
+        self.runs.sort(key=lambda run: (run.launch.start, run.id))
+
+    @property
+    def left_alone(self) -> tuple[LeftAlone, ...]:
+        """Directories and links that are not touched; single files come with `files`."""
+        return self.experiment.left_alone
+
+    def files(self) -> Iterator[PlannedFile]:
+        """Yield what happens to each file, in the order of the directories, and count them by run."""
+        for run in self.runs:
+            run.files = run.pending = 0
+        names = _Names()
+        for log, attribution in self._logs:
+            for source in log.sources:
+                for evidence in self._read(source, lambda _: True):
+                    self._on_file()
+                    planned = self._plan_file(log, source, evidence, attribution, names)
+                    for run in planned.runs:
+                        run.files += 1
+                        run.pending += run in planned.missing
+                    yield planned
+
+    def _survey(self, log: LogDirectory) -> Iterator[FileEvidence]:
+        for source in log.sources:
+            yield from self._read(source, _tells_of_launches)
+
+    def _read(self, source: Source, is_wanted: Callable[[str], bool]) -> Iterator[FileEvidence]:
+        directory = self.layout.path / source.path
+        try:
+            entries = os.scandir(directory)
+        except OSError as error:
+            self.problems.append(f"cannot look into a directory ({error.strerror}): {directory}")
+            return
+        with entries:
+            for entry in entries:
+                if not is_wanted(entry.name) or not entry.is_file(follow_symlinks=False):
+                    continue
+                # A training that starts just now moves what lies at the top; the next plan finds it in the archive.
+                with suppress(FileNotFoundError):
+                    yield read_evidence(self.layout.path, source, entry.name)
+
+    def _plan_run(self, log: LogDirectory, launch: PastLaunch, previous: PlannedRun | None) -> PlannedRun:
+        run_id = self._known_id(launch) or self._new_id(log, launch)
+        is_there = self.adopted.has_run(run_id)
+        run = PlannedRun(run_id, launch, log, is_there, is_there, run_id in self.adopted.pruned, run_id)
+        if previous is not None and _has_resumed(launch, self.layout, log):
+            run.lineage, run.resumed_from = previous.lineage, previous.id
+        self._ids.add(run_id)
+        self.runs.append(run)
+        self._by_launch[launch] = run
+        return run
+
+    def _known_id(self, launch: PastLaunch) -> str | None:
+        """Return the run that was made of a launch before, known by the files that it holds."""
+        for file in launch.files:
+            held = [each.run for each in self.adopted.holdings(file) if each.run not in self._ids]
+            if len(held) == 1:
+                return held[0]
+        return None
+
+    def _new_id(self, log: LogDirectory, launch: PastLaunch) -> str:
+        """Return a run id made of the launch itself, so that a stopped `apply` is continued in the same directory."""
+        kind = "uncertain" if launch.is_uncertain else "launch"
+        others = ",".join(f"{each.start:.6f}" for each in launch.candidates)
+        seed = f"{kind}\0{log.path}\0{launch.start:.6f}\0{others}"
+        for attempt in range(1000):
+            digest = hashlib.sha256(f"{seed}\0{attempt}".encode("utf-8", "surrogateescape")).digest()
+            run_id = format_run_id(launch.start, digest[:RANDOM_BYTES])
+            is_foreign = not self.adopted.has_run(run_id) and os.path.lexists(self.layout.run(run_id).path)
+            if run_id not in self._ids and not is_foreign:
+                break
+        return run_id
+
+    def _plan_file(
+        self, log: LogDirectory, source: Source, evidence: FileEvidence, attribution: Attribution, names: _Names
+    ) -> PlannedFile:
+        decision = attribution.decide(evidence)
+        if decision.launch is None:
+            return PlannedFile(evidence, source.place, decision.reason)
+        runs = []
+        for launch in (decision.launch, *decision.also):
+            if launch not in self._by_launch:
+                self._plan_run(log, launch, None)
+            runs.append(self._by_launch[launch])
+        if any(run.is_pruned for run in runs):
+            return PlannedFile(evidence, source.place, f"its run {runs[0].id} was adopted before, and pruned")
+        held = self.adopted.holdings(evidence)
+        holders = {each.run for each in held}
+        missing = tuple(run for run in runs if run.id not in holders)
+        if held and not any(run.id in holders for run in runs):
+            # The evidence has changed since it was adopted, as after a copy; the run that holds it keeps it.
+            missing = ()
+        reason = decision.reason if evidence.problem is None else f"{decision.reason}; {evidence.problem}"
+        return PlannedFile(
+            evidence=evidence,
+            place=source.place,
+            reason=reason,
+            runs=tuple(runs),
+            names=tuple(self._name(run, evidence, attribution, names, is_missing=run in missing) for run in runs),
+            missing=missing,
+            is_shared=any(each.shares for each in held),
+        )
+
+    def _name(
+        self, run: PlannedRun, file: FileEvidence, attribution: Attribution, names: _Names, *, is_missing: bool
+    ) -> str:
+        """Return the name of a file in a run: its own, unless a file that lies with the launch's others has it.
+
+        `cmd-args.log` of a launch that a kill has split over two directories keeps its name; the second log of rank
+        zero of a launch whose ranks all wrote under that name does not.
+        """
+        name = file.name
+        given = names.given.setdefault(run.id, set())
+        if file.source != run.launch.home or name in _TAKEN_NAMES:
+            if name in given or name in _TAKEN_NAMES or self._is_at_home(run, file, attribution):
+                name = _told_apart(name, file.source)
+            given.add(name)
+        if is_missing and run.was_there:
+            number = 1
+            candidate = name
+            while os.path.lexists(self.layout.run(run.id).path / candidate):
+                candidate = _told_apart(name, f"{file.source}_{number}")
+                number += 1
+            name = candidate
+        return name
+
+    def _is_at_home(self, run: PlannedRun, file: FileEvidence, attribution: Attribution) -> bool:
+        """Tell whether a file of the same name lies with the launch's other files, and is the launch's too."""
+        sources = {source.path: source for source in run.log_directory.sources}
+        home = sources.get(run.launch.home or "") if run.launch.home is not None else None
+        if home is None:
+            return False
+        try:
+            decision = attribution.decide(read_evidence(self.layout.path, home, file.name))
+        except FileNotFoundError:
+            return False
+        return run.launch is decision.launch or run.launch in decision.also
+
+
+def _tells_of_launches(name: str) -> bool:
+    kind = classify(name)
+    return kind in SURVEYED and (kind is not Kind.RANK_LOG or rank_in(name) == 0)
+
+
+def _told_apart(name: str, source: str) -> str:
+    """Return a name that says from which directory a file came; cut where a file system would not take it."""
+    told = f"{name}.from-{source.replace('/', '_') or 'log_dir'}"
+    encoded = os.fsencode(told)
+    if len(encoded) <= _MAX_NAME:
+        return told
+    return os.fsdecode(encoded[: _MAX_NAME - 17]) + "-" + hashlib.sha256(encoded).hexdigest()[:16]
+
+
+def _has_resumed(launch: PastLaunch, layout: ExperimentLayout, log: LogDirectory) -> bool:
+    """Tell whether a launch continued an earlier one: it restored a checkpoint of the same log directory."""
+    lightning = launch.first(Kind.LIGHTNING)
+    if lightning is None or not lightning.text:
+        return False
+    name = log.path.rpartition("/")[2] or layout.path.name
+    return name in lightning.text.split("/")
