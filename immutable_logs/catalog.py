@@ -240,7 +240,7 @@ class Experiment:
         joined, expected = finish.get("ranks_joined"), start.get("world_size")
         if joined is None or (expected is not None and joined != expected):
             # Ranks can join after rank zero has counted them, and has ended.
-            joined = count_joined_ranks(layout) if is_present else joined
+            joined = max(joined or 0, count_joined_ranks(layout)) if is_present else joined
         return RunSummary(
             id=run_id,
             path=layout.path,
