@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -37,6 +38,16 @@ _LAUNCHER_PREFIXES = (
 _LAUNCHER_NAMES = frozenset(
     ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 )
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the children that tests send it to.
+
+    A shell starts what it puts in the background with SIGINT ignored, and every child inherits that.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 HANG_GUARD = 100.0
 """Seconds after which a child is given up; no test waits that long unless something hangs."""
