@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Any, Final
 from immutable_logs import durable_files
 from immutable_logs.errors import RecordError
 from immutable_logs.latest_link import switch_latest
+from immutable_logs.layout import ExperimentLayout
 from immutable_logs.manifest import append_record, manifest_lock, read_manifest
 from immutable_logs.records import ADOPTED, STARTED, RunRecord
 from migration.adopted_files import COPY
 from migration.adopted_records import adopted_finish_record, adopted_manifest_record, adopted_run_record
-from migration.journal import DIRECTORY, DOCUMENT, FILES, LINE, LINK
+from migration.journal import DIRECTORY, DOCUMENT, FILES, LINE, LINK, Journal
 from migration.legacy_layout import Kind, classify, look_again
 from migration.plan import ExperimentPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from immutable_logs.layout import ExperimentLayout
     from migration.evidence import FileEvidence
     from migration.legacy_layout import LegacyExperiment
     from migration.plan import PlannedRun
@@ -94,10 +94,10 @@ def apply_plan(experiment: LegacyExperiment, *, on_file: Callable[[], None] = la
         OSError: If the file system refuses; what was done stays, and the next call goes on.
     """
     applied = Applied()
-    plan = ExperimentPlan(experiment)
-    if not plan.journal.exists() and not any(planned.missing for planned in plan.files()):
+    journal = Journal(ExperimentLayout(experiment.path))
+    if not journal.exists() and not any(planned.missing for planned in ExperimentPlan(experiment).files()):
         return applied
-    with plan.journal.opened():
+    with journal.opened():
         for _ in range(_ROUNDS):
             plan = ExperimentPlan(experiment, on_file=on_file)
             applied.moved = _Application(plan, applied).run()

@@ -29,7 +29,7 @@ _HEADER: Final = b" Experiments will be logged at "
 _EVENTS_NAME: Final = re.compile(r"events\.out\.tfevents\.([0-9]+)\.(.*)\.([0-9]+)\.[0-9]+(?:\..*)?\Z", re.DOTALL)
 _FIT_STOPPED: Final = b"`Trainer.fit` stopped:"
 _RESTORING: Final = b"Restoring states from the checkpoint path at "
-_STEP: Final = re.compile(rb"global step ([0-9]+)")
+_STEP: Final = re.compile(rb"(?:global step |Checkpoint save for step |`max_steps=)([0-9]+)")
 _COMMIT: Final = re.compile(rb"commit hash: ([0-9a-f]{7,64})")
 
 _BLOCK: Final = 1 << 20
@@ -63,7 +63,7 @@ class FileEvidence:
         born: When it was made, where the file itself tells exactly; Unix time.
         writer: Host and process id of an event file's writer.
         text: What else matters of its content: the command line, the commit, the checkpoint restored.
-        step: The last global step mentioned.
+        step: The highest global step mentioned towards its end.
         has_ended: Whether it tells that the training reached its end.
         problem: Why its content could not be read.
     """
@@ -236,8 +236,7 @@ def _last_stamp(block: bytes) -> float | None:
 
 
 def _last_step(block: bytes) -> int | None:
-    matches = _STEP.findall(block[-_EDGE:])
-    return int(matches[-1]) if matches else None
+    return max(map(int, _STEP.findall(block[-_EDGE:])), default=None)
 
 
 def _headers(block: bytes) -> list[float]:

@@ -100,7 +100,7 @@ def test_lightning_tells_the_checkpoint_and_the_end(old_tree: OldTree, start: fl
     """Which checkpoint was restored, the last step, and whether `fit` came to its end."""
     text = (
         "Restoring states from the checkpoint path at /data/tiny/checkpoints/a=1-last.ckpt\n"
-        "Epoch 2, global step 30: 'val_loss' reached 1.0\n`Trainer.fit` stopped: `max_steps=30` reached.\n"
+        "Epoch 2, global step 26: 'val_loss' reached 1.0\n`Trainer.fit` stopped: `max_steps=30` reached.\n"
     )
     old_tree.write("lightning_logs.txt", text, start)
 
