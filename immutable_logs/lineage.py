@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from immutable_logs import durable_files
 from immutable_logs.errors import RecordError
 from immutable_logs.layout import LATEST, RUNS
-from immutable_logs.manifest import recent_started_runs
-from immutable_logs.records import RunRecord
+from immutable_logs.manifest import read_manifest, recent_started_runs
+from immutable_logs.records import ADOPTED, RunRecord, parse_time
 from immutable_logs.run_id import is_run_id
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def find_origin(layout: ExperimentLayout, run_id: str, checkpoint: os.PathLike[s
 
     A checkpoint inside a run directory was written by that run. One in a shared directory was written by the run that
     started last before it was: both times are the file server's (``run.json`` and the checkpoint), no clock counts.
+    If none was, an adopted run wrote it; its ``run.json`` is newer, so there the times in the manifest count.
 
     Args:
         layout: The experiment.
@@ -51,7 +52,10 @@ def find_origin(layout: ExperimentLayout, run_id: str, checkpoint: os.PathLike[s
         return Origin(run_id)
     with suppress(OSError, RecordError):
         path = layout.run(writer).run_record
-        return Origin(RunRecord.decode(durable_files.read_bytes(path), path).lineage or writer, writer)
+        lineage = str(RunRecord.decode(durable_files.read_bytes(path), path).lineage)
+        # It names a directory, and in a shared experiment anyone can have written the record.
+        if is_run_id(lineage):
+            return Origin(lineage, writer)
     return Origin(writer, writer)
 
 
@@ -85,7 +89,19 @@ def _writer(layout: ExperimentLayout, run_id: str, checkpoint: Path) -> str | No
         for run in candidates[:_MAX_CANDIDATES]:
             if _can_have_written(layout, run, location, written):
                 return run
+        if not os.path.isabs(location):
+            return _adopted_writer(layout, written)
     return None
+
+
+def _adopted_writer(layout: ExperimentLayout, written: float) -> str | None:
+    """Return the adopted run that started last before a checkpoint was written."""
+    adopted = [
+        (started, record.run)
+        for record in read_manifest(layout).records
+        if record.event == ADOPTED and is_run_id(record.run) and (started := parse_time(record.time)) is not None
+    ]
+    return max(((started, run) for started, run in adopted if started <= written), default=(0.0, None))[1]
 
 
 def _can_have_written(layout: ExperimentLayout, run: str, location: str, written: float) -> bool:
@@ -94,5 +110,6 @@ def _can_have_written(layout: ExperimentLayout, run: str, location: str, written
     with suppress(OSError, RecordError):
         if os.stat(path).st_mtime <= written:
             home = RunRecord.decode(durable_files.read_bytes(path), path).checkpoints
-            return not os.path.isabs(location) or (home is not None and location.startswith(home.rstrip("/") + "/"))
+            is_home = isinstance(home, str) and location.startswith(home.rstrip("/") + "/")
+            return not os.path.isabs(location) or is_home
     return False

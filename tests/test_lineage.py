@@ -8,7 +8,7 @@ import pytest
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.lineage import Origin, find_origin, relative_to_experiment
 from immutable_logs.manifest import append_record
-from immutable_logs.records import STARTED, ManifestRecord, RunRecord
+from immutable_logs.records import ADOPTED, STARTED, ManifestRecord, RunRecord, format_time
 from immutable_logs.run_id import format_run_id
 
 if TYPE_CHECKING:
@@ -172,3 +172,28 @@ def test_checkpoints_that_are_a_link_elsewhere_keep_their_name(layout: Experimen
     layout.checkpoints.symlink_to(tmp_path / "scratch")
 
     assert relative_to_experiment(layout.checkpoints / "last.ckpt", layout.path) == "checkpoints/last.ckpt"
+
+
+def test_checkpoint_of_a_migrated_experiment_was_written_by_an_adopted_run(layout: ExperimentLayout) -> None:
+    """The `run.json` of an adopted run is newer than the checkpoint; the start in the manifest is the evidence."""
+    adopted: list[str] = []
+    for at in (100.0, 200.0, 300.0):
+        run = format_run_id(1796092095.0 + at, bytes(8))
+        record = RunRecord(run=run, started="t", lineage=adopted[0] if adopted else run, checkpoints="checkpoints")
+        layout.run(run).path.mkdir()
+        layout.run(run).run_record.write_bytes(record.encode())
+        append_record(layout, ManifestRecord(ADOPTED, run, format_time(at)), is_locked=True)
+        adopted.append(run)
+    checkpoint = add_checkpoint(layout.checkpoints / "last.ckpt", 250.0)
+    elsewhere = add_checkpoint(layout.path.parent / "other" / "last.ckpt", 250.0)
+
+    assert find_origin(layout, NEW, checkpoint) == Origin(adopted[0], adopted[1])
+    assert find_origin(layout, NEW, elsewhere) == Origin(NEW, None)
+
+
+def test_lineage_that_is_no_run_id_is_not_followed(layout: ExperimentLayout) -> None:
+    """It would name a directory outside of `tensorboard/`."""
+    run = add_run(layout, 100.0, lineage="../../elsewhere")
+    checkpoint = add_checkpoint(layout.checkpoints / "last.ckpt", 250.0)
+
+    assert find_origin(layout, NEW, checkpoint) == Origin(run, run)
