@@ -245,6 +245,7 @@ def locked(path: Path, *, timeout: float) -> Iterator[bool]:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
+        _share_with_group(descriptor, path.parent)
         is_held = _lock(descriptor, timeout)
         try:
             yield is_held
@@ -309,6 +310,15 @@ def _take_over_group(path: Path, like: Path) -> None:
             path.chmod((found.st_mode | group_access) & 0o7777)
     except OSError as error:
         _log.debug("The group access of %s could not be taken over: %s", path, error)
+
+
+def _share_with_group(descriptor: int, directory: Path) -> None:
+    """Give the group the access to a file of ours that it has to the directory, whatever the umask says."""
+    found = os.fstat(descriptor)
+    wanted = os.stat(directory).st_mode & 0o060
+    if found.st_uid == os.geteuid() and found.st_mode & wanted != wanted:
+        with suppress(OSError):
+            os.fchmod(descriptor, (found.st_mode | wanted) & 0o7777)
 
 
 def _retry_stale(read: Callable[[], _Result]) -> _Result:

@@ -13,6 +13,7 @@ from immutable_logs.errors import RecordError
 from immutable_logs.layout import LATEST, RUNS
 from immutable_logs.manifest import read_manifest, recent_started_runs
 from immutable_logs.records import ADOPTED, RunRecord, parse_time
+from immutable_logs.redaction import redact_text
 from immutable_logs.run_id import is_run_id
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def find_origin(layout: ExperimentLayout, run_id: str, checkpoint: os.PathLike[s
         run_id: The run that starts from the checkpoint.
         checkpoint: A file or directory, or None.
     """
-    writer = None if checkpoint is None else _writer(layout, run_id, Path(os.path.abspath(checkpoint)))
+    if checkpoint is None or _is_remote(checkpoint):
+        return Origin(run_id)
+    writer = _writer(layout, run_id, Path(os.path.abspath(checkpoint)))
     if writer is None:
         return Origin(run_id)
     with suppress(OSError, RecordError):
@@ -63,10 +66,12 @@ def relative_to_experiment(path: os.PathLike[str] | str | None, experiment: Path
     """Return a path as it is recorded: relative where it lies in the experiment, since trees are moved and mounted.
 
     A path through ``latest``, or through another name of the experiment, is recorded by where it leads now: ``latest``
-    means another run tomorrow.
+    means another run tomorrow. An address of another storage (``s3://…``) is recorded as it is, without passwords.
     """
     if path is None:
         return None
+    if _is_remote(path):
+        return redact_text(os.fspath(path))
     absolute = Path(os.path.abspath(path))
     with suppress(ValueError):
         inside = absolute.relative_to(experiment)
@@ -75,6 +80,10 @@ def relative_to_experiment(path: os.PathLike[str] | str | None, experiment: Path
     with suppress(ValueError, OSError):
         return str(absolute.resolve().relative_to(experiment.resolve()))
     return str(absolute)
+
+
+def _is_remote(path: os.PathLike[str] | str) -> bool:
+    return "://" in os.fspath(path)
 
 
 def _writer(layout: ExperimentLayout, run_id: str, checkpoint: Path) -> str | None:

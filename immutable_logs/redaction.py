@@ -12,20 +12,29 @@ from typing import Final
 
 REDACTED: Final = "***"
 
-_SECRET_NAME: Final = re.compile(
-    r"(?i)(api[_-]?key|access[_-]?key|secret|token(?!iz|s\b|s_|_id|_len|_per)|passw(or)?d|passphrase|credential|"
-    r"private[_-]?key|auth(orization|_header)|dsn$|cookie)"
+_NAMES: Final = (
+    r"(?:api[_-]?key|access[_-]?key|secret|passw(?:or)?d|passphrase|credential|private[_-]?key|signature|cookie"
+    r"|auth(?:orization|_header)|dsn\b"
+    # A token of a vocabulary is no secret.
+    r"|(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)token(?!iz|s\b|s_|_id|_len|_per))"
+)
+_SECRET_NAME: Final = re.compile(rf"(?i){_NAMES}")
+_ASSIGNED: Final = re.compile(
+    rf"(?i)({_NAMES}[\w-]{{0,40}}[\"']?\s{{0,9}}[=:]\s{{0,9}})"
+    r"(\"[^\"]*\"|'[^']*'|(?:Bearer |Basic )?[^\s,;&}\]\"']+)"
 )
 _SECRET_VALUE: Final = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|nvapi-[\w-]{20,}"
     r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|ey[A-Za-z0-9_-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
 )
-_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)(?=@)")
+_FLAG: Final = re.compile(r"--|-.?\Z")
+_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/\s:@]*):([^/\s]+)(?=@)")
 
 
 def redact_text(text: str) -> str:
-    """Return a text without passwords in addresses and without what has the form of a known kind of token."""
-    return _SECRET_VALUE.sub(REDACTED, _URL_PASSWORD.sub(rf"\1:{REDACTED}", text))
+    """Return a text without passwords in addresses, known kinds of tokens, and what is assigned to a secret's name."""
+    text = _URL_PASSWORD.sub(rf"\1:{REDACTED}", text)
+    return _SECRET_VALUE.sub(REDACTED, _ASSIGNED.sub(rf"\1{REDACTED}", text))
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
@@ -34,8 +43,8 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     is_value_of_secret = False
     for argument in arguments:
         name, separator, _ = argument.partition("=")
-        is_secret_name = _SECRET_NAME.search(name.rpartition(".")[2]) is not None
-        if is_value_of_secret and not argument.startswith("-"):
+        is_secret_name = _SECRET_NAME.search(name) is not None
+        if is_value_of_secret and not _FLAG.match(argument):
             redacted.append(REDACTED)
         elif separator and is_secret_name:
             redacted.append(f"{name}={REDACTED}")
@@ -61,6 +70,8 @@ def redact_value(value: object) -> object:
             for key, item in _readable_items(value)
         }
     if isinstance(value, (Sequence, AbstractSet)) and not isinstance(value, (str, bytes, bytearray)):
+        if all(isinstance(item, str) for item in value):
+            return redact_arguments([str(item) for item in value])
         return [redact_value(item) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value

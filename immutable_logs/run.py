@@ -89,6 +89,8 @@ class Run:
         self.path: Path = layout.run(self.id).path
         self.experiment: Path = layout.path
         self.origin = Origin(lineage=self.id)
+        # An interactive interpreter keeps the error of an earlier cell, which is not this run's.
+        self._earlier_error = getattr(sys, "last_value", None)
 
     def __repr__(self) -> str:
         """Show id, experiment and rank."""
@@ -146,7 +148,7 @@ class Run:
         if not self.keeps_records or self._is_recorded:
             return
         self.origin = origin or self.origin
-        with _never_stopping_training("write run.json of", self):
+        with never_stopping_training("write run.json of", self):
             record = RunRecord(
                 run=self.id,
                 started=format_time(time.time()),
@@ -159,7 +161,7 @@ class Run:
                 checkpoint=relative_to_experiment(checkpoint, self.experiment),
                 checkpoints=relative_to_experiment(checkpoints, self.experiment),
                 process=asdict(this_process()),
-                configuration=redact_value(configuration),
+                configuration=_recordable(configuration),
                 job=self.launch.job,
                 **asdict(collect_provenance(git_commit)),
             )
@@ -193,20 +195,32 @@ class Run:
         """
         if not self.keeps_records or not self._is_recorded or self._is_published:
             return
-        with _never_stopping_training("publish", self), manifest_lock(self._layout) as is_locked:
+        with never_stopping_training("publish", self), manifest_lock(self._layout) as is_locked:
             append_record(self._layout, self._started_line, is_locked=is_locked)  # 1
             self._is_published = True
             newest = self.id
             for _ in range(_MAX_SWITCHES):
                 if not switch_latest(self._layout, newest, unique=_unique_name()):  # 2
                     break
-                newest = next(iter(recent_started_runs(self._layout)), self.id)  # 3
+                newest = self._newest_started_run()  # 3
                 if read_latest(self._layout) == newest:
                     break
+
+    def _newest_started_run(self) -> str:
+        """Return the run that started last; this one if its own line cannot be read, so that nothing goes back."""
+        recent = recent_started_runs(self._layout)
+        return recent[0] if self.id in recent else self.id
 
     def note_step(self, step: int) -> None:
         """Remember the last global step, for the record of how the run ended."""
         self._step = step
+
+    def finish_at_exit(self, error: BaseException | None) -> None:
+        """Record the end of a run whose process ends, by an uncaught exception or without one."""
+        if error is None or error is self._earlier_error:
+            self.finish()
+        else:
+            self.finish(outcome_of(error), error=error)
 
     def finish(self, outcome: str = "finished", *, error: BaseException | str | None = None) -> None:
         """Record how the run ended; the first call counts, and only in the process that wrote ``run.json``.
@@ -226,7 +240,7 @@ class Run:
         _open_runs.pop(self.id, None)
         if not self.keeps_records:
             return
-        with _never_stopping_training("record the end of", self):
+        with never_stopping_training("record the end of", self):
             record = FinishRecord(
                 run=self.id,
                 ended=format_time(time.time()),
@@ -344,9 +358,21 @@ def outcome_of(error: BaseException) -> str:
 
 
 def _finish_at_exit() -> None:
-    """Record the end of what is still open; the interpreter leaves an uncaught exception in `sys.last_value`."""
-    error = getattr(sys, "last_value", None)
-    finish_open_runs("finished" if error is None else outcome_of(error), error=error)
+    """Record the end of what is still open; the interpreter leaves an uncaught exception in `sys.last_value`.
+
+    An interactive one leaves that of any cell there, before or after the run's, so there it tells nothing.
+    """
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    for run in list(_open_runs.values()):
+        run.finish_at_exit(error)
+
+
+def _recordable(configuration: object) -> object:
+    """Return a configuration without secrets; one that cannot be turned into text does not cost the whole record."""
+    try:
+        return redact_value(configuration)
+    except Exception as error:  # noqa: BLE001 - it is the user's object, and can do anything
+        return f"(could not be recorded: {type(error).__name__})"
 
 
 def _describe(error: BaseException | str | None) -> str | None:
@@ -363,7 +389,8 @@ def _unique_name() -> str:
 
 
 @contextmanager
-def _never_stopping_training(what: str, run: Run) -> Iterator[None]:
+def never_stopping_training(what: str, run: Run) -> Iterator[None]:
+    """Turn whatever goes wrong in a `with` block of bookkeeping into one warning."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, months of training go on

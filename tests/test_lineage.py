@@ -197,3 +197,11 @@ def test_lineage_that_is_no_run_id_is_not_followed(layout: ExperimentLayout) -> 
     checkpoint = add_checkpoint(layout.checkpoints / "last.ckpt", 250.0)
 
     assert find_origin(layout, NEW, checkpoint) == Origin(run, run)
+
+
+def test_checkpoint_in_another_storage_is_recorded_as_it_is(layout: ExperimentLayout) -> None:
+    """An address is no path: nothing of the working directory gets into it, and no run here wrote it."""
+    address = "s3://bucket/checkpoints/last.ckpt"
+
+    assert relative_to_experiment(address, layout.path) == address
+    assert find_origin(layout, NEW, address) == Origin(NEW, None)

@@ -144,3 +144,43 @@ def test_value_that_omegaconf_cannot_give_does_not_cost_the_others() -> None:
         "c": 4,
         "d": 4,
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exp_manager.wandb_logger_kwargs={api_key:abc123}",
+        "exp_manager.wandb_logger_kwargs={name:n,api_key:'abc123',project:p}",
+        "https://host/x?token=abc123&y=1",
+        "https://host/x?X-Amz-Signature=abc123",
+        "Authorization: Bearer abc123",
+        "postgres://user:p@abc123@host/db",
+        "client(api_key='abc123')",
+    ],
+)
+def test_secret_inside_a_text_is_redacted(text: str) -> None:
+    """A mapping in Hydra's syntax, a query, a header, a call in a traceback."""
+    assert "abc123" not in redact_text(text)
+    assert "abc123" not in " ".join(redact_arguments([text]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["tokenizer=bpe", "max_tokens=5", "model.pad_token=<pad>", "token not found", "num_tokens_per_batch: 7", "a:b@c"],
+)
+def test_what_only_resembles_a_secret_is_kept(text: str) -> None:
+    """A record without its configuration would be of no use."""
+    assert redact_text(text) == text
+    assert redact_arguments([text]) == [text]
+
+
+def test_secret_below_a_dotted_name_or_behind_a_flag_is_redacted() -> None:
+    """`model.token.value=…`, a value that begins with a dash, and a command line in a configuration."""
+    assert redact_arguments(["+model.token.value=abc123"]) == ["+model.token.value=***"]
+    assert redact_arguments(["--token", "-abc123", "-v"]) == ["--token", "***", "-v"]
+    assert redact_value({"command": ["run", "--token", "abc123"]}) == {"command": ["run", "--token", "***"]}
+
+
+def test_redaction_takes_linear_time() -> None:
+    """A tensor in an error text must not hold up the end of a training."""
+    assert len(redact_text("x" * 3_000_000)) == 3_000_000

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -549,3 +550,47 @@ def test_read_only_manifest_costs_one_warning(
     assert f"Could not publish run {second.id}" in caplog.text
     assert caplog.text.rstrip().endswith("Training goes on")
     assert (experiment / "latest").resolve() == first.path
+
+
+def test_run_whose_own_line_is_lost_stays_the_latest(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a lock two appends can mix; an older run that can be read is not taken for the newest."""
+    start_run(experiment).finish()
+    monkeypatch.setattr(run_module, "append_record", lambda *_, **__: None)
+    run = start_run(experiment)
+    assert os.readlink(experiment / "latest") == f"runs/{run.id}"
+
+
+def test_configuration_that_cannot_be_shown_costs_no_record(experiment: Path) -> None:
+    """The user's object raises when it is turned into text; the run is published all the same."""
+
+    class Awkward:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    run = start_run(experiment, configuration={"a": Awkward()})
+    record = json.loads((run.path / "run.json").read_text(encoding="utf-8"))
+    assert record["configuration"] == "(could not be recorded: ValueError)"
+    assert (experiment / "latest").resolve() == run.path
+
+
+def test_manifest_is_shared_with_the_group_of_the_experiment(experiment: Path) -> None:
+    """Under a umask of 022 a colleague of the group could not append otherwise."""
+    experiment.mkdir(exist_ok=True)
+    experiment.chmod(0o2775)
+    before = os.umask(0o022)
+    try:
+        start_run(experiment)
+    finally:
+        os.umask(before)
+    assert (experiment / "runs" / "manifest.jsonl").stat().st_mode & 0o060 == 0o060
+
+
+def test_error_of_an_earlier_cell_is_not_the_runs(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interactive interpreter keeps the last error; what was there before the run is not its own."""
+    earlier = NameError("a typo in an earlier cell")
+    monkeypatch.setattr(sys, "last_value", earlier, raising=False)
+    first, second = start_run(experiment), start_run(experiment)
+    first.finish_at_exit(earlier)
+    second.finish_at_exit(ValueError("its own"))
+    outcomes = [json.loads((run.path / "finished.json").read_text())["outcome"] for run in (first, second)]
+    assert outcomes == ["finished", "failed"]

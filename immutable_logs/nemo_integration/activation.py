@@ -17,7 +17,25 @@ _log = logging.getLogger(__name__)
 EXP_MANAGER_MODULE: Final = "nemo.utils.exp_manager"
 _NEMO_LOGGER_MODULE: Final = "nemo.lightning.nemo_logger"
 
-INITIAL_NEMO_VERSION: Final = os.environ.get("NEMO_EXPM_VERSION")
+_INITIAL_VERSION_VARIABLE: Final = "_IMMUTABLE_LOGS_NEMO_EXPM_VERSION"
+
+
+def _initial_nemo_version() -> str | None:
+    """Return the version that the user set, and leave it to the children of Lightning's launcher.
+
+    They inherit what stock's own `get_log_dir` has exported in the parent meanwhile; as with the launch itself, a
+    child is known by its local rank and its parent's pid.
+    """
+    pid, _, inherited = os.environ.get(_INITIAL_VERSION_VARIABLE, "").partition(":")
+    if pid == str(os.getppid()) and os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
+        return inherited or None
+    version = os.environ.get("NEMO_EXPM_VERSION")
+    if "LOCAL_RANK" not in os.environ:
+        os.environ[_INITIAL_VERSION_VARIABLE] = f"{os.getpid()}:{version or ''}"
+    return version
+
+
+INITIAL_NEMO_VERSION: Final = _initial_nemo_version()
 """The version that the user set. Stock's own `get_log_dir` exports one later, which would redirect ours."""
 
 _awaited_modules: Final[set[str]] = set()

@@ -41,7 +41,7 @@ from immutable_logs.nemo_integration.settings import (
     without_our_keys,
 )
 from immutable_logs.nemo_integration.steering import steered_by, stock_function
-from immutable_logs.run import Run, begin_run, current_launch, outcome_of
+from immutable_logs.run import Run, begin_run, current_launch, never_stopping_training, outcome_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,7 +282,8 @@ class _Session:
         if directory is not None and SLURMEnvironment.detect():
             redirect_requeue(self._trainer._checkpoint_connector, layout, directory)
             self._is_requeue_redirected = True
-        run.origin = find_origin(layout, run.id, self._checkpoint())
+        with never_stopping_training("find out what is continued by", run):
+            run.origin = find_origin(layout, run.id, self._checkpoint())
         from immutable_logs.nemo_integration.callback import RunCallback
 
         self._trainer.callbacks.insert(0, RunCallback(run.id, str(run.experiment), run.origin.lineage))
@@ -297,12 +298,14 @@ class _Session:
         return str(found) if found else None
 
     def _record(self, run: Run) -> None:
-        checkpoint = next((each for each in self._trainer.checkpoint_callbacks if each.dirpath), None)
-        run.record(
-            configuration=self._configuration,
-            checkpoint=self._checkpoint(),
-            checkpoints=None if checkpoint is None else checkpoint.dirpath,
-            origin=run.origin,
-            world_size=self.ranks.world_size or self._trainer.num_nodes * self._trainer.num_devices,
-            git_commit=self._git_commit,
-        )
+        with never_stopping_training("describe", run):
+            # Lightning's base class of checkpoint callbacks has no `dirpath`.
+            homes = (getattr(each, "dirpath", None) for each in self._trainer.checkpoint_callbacks)
+            run.record(
+                configuration=self._configuration,
+                checkpoint=self._checkpoint(),
+                checkpoints=next(filter(None, homes), None),
+                origin=run.origin,
+                world_size=self.ranks.world_size or self._trainer.num_nodes * self._trainer.num_devices,
+                git_commit=self._git_commit,
+            )

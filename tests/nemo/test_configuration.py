@@ -192,3 +192,35 @@ def test_the_configuration_is_recorded_without_secrets(
     recorded = json.loads(text)["configuration"]
     assert recorded["name"] == "tiny"
     assert recorded["wandb_logger_kwargs"]["project"] == "p"
+
+
+def test_a_checkpoint_callback_without_a_directory_is_no_obstacle(
+    nemo: Any, make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Lightning's base class of checkpoint callbacks has no `dirpath`; the start goes on as in stock."""
+    from lightning.pytorch.callbacks import Checkpoint
+
+    class Mine(Checkpoint):  # type: ignore[misc, unused-ignore]
+        pass
+
+    cfg = {"exp_dir": str(tmp_path), "name": "tiny", "log_layout": "immutable", "create_checkpoint_callback": False}
+    run = nemo.exp_manager(make_trainer(callbacks=[Mine()], enable_checkpointing=True), cfg)
+    assert json.loads((run / "run.json").read_text(encoding="utf-8"))["checkpoints"] is None
+
+
+def test_children_of_lightnings_launcher_get_the_version_that_the_user_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stock's own code exports a version in the parent, which its children inherit but nobody chose."""
+    import os
+
+    from immutable_logs.nemo_integration import activation
+
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("NEMO_EXPM_VERSION", raising=False)
+    monkeypatch.setenv("_IMMUTABLE_LOGS_NEMO_EXPM_VERSION", "")
+    assert activation._initial_nemo_version() is None
+    monkeypatch.setenv("NEMO_EXPM_VERSION", "exported-by-stock")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    assert activation._initial_nemo_version() is None
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert activation._initial_nemo_version() == "exported-by-stock"
