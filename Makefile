@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format test-core test-nemo test-nemo-versions test-pythons test-one-nemo clean
+.PHONY: help demo test lint format test-core test-nemo test-nemo-versions test-pythons test-one-nemo slurm-shell clean
 
 # Variables to set on the command line, as in `make test-nemo VENV=.venv-2.7.3 NEMO_VERSION=2.7.3`.
 VENV ?= .venv
@@ -45,6 +45,7 @@ help:
 	@echo "make test-nemo     the tests that need NeMo and torch (NEMO_VERSION=$(NEMO_VERSION))"
 	@echo "make test-nemo-versions  the same with nemo_toolkit $(OTHER_NEMOS), each in an environment of its own"
 	@echo "make test-pythons  the tests that need no NeMo, with Python $(OTHER_PYTHONS)"
+	@echo "make slurm-shell   a shell with a two-node Slurm on this machine, which ends with it"
 	@echo "make clean         remove the environments and everything built"
 	@echo
 	@echo "PYTEST_ARGS='-k latest -x' is passed on to pytest."
@@ -77,6 +78,9 @@ test-nemo-versions:
 
 test-one-nemo: $(VENV)/.project
 	$(call run_pytest,$(VENV)) --ignore=tests/nemo/launchers tests/nemo
+
+slurm-shell: $(VENV)/.project
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python tests/slurm/cluster.py
 
 test-pythons:
 	@missing=""; \

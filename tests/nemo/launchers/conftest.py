@@ -76,12 +76,18 @@ class Launches:
         """The experiment that the scripts write into."""
         return self.directory / "exp" / "tiny"
 
+    def command(self, *overrides: str, launcher: Sequence[str] = (), script: str = "train.py") -> list[str]:
+        """Return the command that starts a script; arguments as for `start`."""
+        layout = ("exp_manager.log_layout=immutable", f"exp_manager.exp_dir={self.directory / 'exp'}")
+        return [sys.executable, *launcher, str(SCRIPTS / script), *layout, *overrides]
+
     def start(
         self,
         *overrides: str,
         launcher: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         script: str = "train.py",
+        program: Sequence[str] = (),
     ) -> Started:
         """Start a script of the folder `scripts` under the immutable layout.
 
@@ -90,14 +96,14 @@ class Launches:
             launcher: A module of Python and its arguments, which start the script; by default Python alone does.
             environment: Variables to add.
             script: The name of the script.
+            program: A program and its arguments, which start Python, as `srun` and `mpirun` do.
         """
         output = self.directory / f"output_{len(self.started)}.txt"
         temporary = self.directory / "tmp"  # torchrun leaves a directory behind
         temporary.mkdir(exist_ok=True)
-        layout = ("exp_manager.log_layout=immutable", f"exp_manager.exp_dir={self.directory / 'exp'}")
         with output.open("wb") as stream:
             popen = subprocess.Popen(
-                [sys.executable, *launcher, str(SCRIPTS / script), *layout, *overrides],
+                [*program, *self.command(*overrides, launcher=launcher, script=script)],
                 env={**self.environment, **(environment or {}), "TMPDIR": str(temporary), _MARK: self.mark},
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
@@ -114,9 +120,11 @@ class Launches:
         launcher: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         script: str = "train.py",
+        program: Sequence[str] = (),
     ) -> Ended:
         """Start a script and wait for its end; arguments as for `start`."""
-        return self.start(*overrides, launcher=launcher, environment=environment, script=script).end()
+        started = self.start(*overrides, launcher=launcher, environment=environment, script=script, program=program)
+        return started.end()
 
     def run_ranks(self, environments: Sequence[Mapping[str, str]], *overrides: str) -> list[Ended]:
         """Start one process for each environment, all at once, and wait for all."""
