@@ -45,6 +45,8 @@ class Launch:
         source: The rule that gave the key.
         job: The scheduler's job id, if there is one.
         call: Which run of this process in the experiment it is, counted from 1.
+        parents_experiments: In a child of Lightning's launcher, where its parent had started runs by then; each once
+            for every run.
     """
 
     key: str
@@ -53,6 +55,7 @@ class Launch:
     source: str
     job: str | None = None
     call: int = 1
+    parents_experiments: tuple[str, ...] = ()
 
     @property
     def is_rank_zero(self) -> bool:

@@ -22,6 +22,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from immutable_logs.errors import LaunchDetectionError
 from immutable_logs.launch import LAUNCH_ID_VARIABLE, Launch, format_key
 from immutable_logs.launchers import lightning, master_address, mpi, slurm, torchrun
 from immutable_logs.launchers.ranks import detect_ranks
@@ -78,7 +79,7 @@ class ProcessLaunch:
         """Know nothing yet."""
         self._pid = -1
         self._launch: Launch | None = None
-        self._calls: dict[str, int] = {}
+        self._experiments: list[str] = []
 
     def current(self, *, ranks_per_node: int | None = None) -> Launch:
         """Return the launch of this process.
@@ -97,12 +98,27 @@ class ProcessLaunch:
                 ranks_per_node=ranks_per_node,
             )
             self._pid = os.getpid()
-            self._calls = {}
+            self._experiments = []
             lightning.export(os.environ, self._launch, self._pid)
         return self._launch
 
     def next_call(self, experiment: str, *, ranks_per_node: int | None = None) -> Launch:
-        """Return the launch for the next run of this process in an experiment, named by its absolute path."""
+        """Return the launch for the next run of this process in an experiment, named by its absolute path.
+
+        Raises:
+            LaunchDetectionError: As `detect_launch`; or if the parent in Lightning's launcher has come this far
+                without a run in that experiment, so that this rank would be alone there.
+        """
         launch = self.current(ranks_per_node=ranks_per_node)
-        self._calls[experiment] = self._calls.get(experiment, 0) + 1
-        return launch.numbered(self._calls[experiment])
+        parents = launch.parents_experiments
+        if len(self._experiments) < len(parents) and experiment not in parents:
+            raise LaunchDetectionError(
+                launch.source,
+                f"rank {launch.ranks.global_rank} was to start a run in {experiment}, but the process that started it "
+                f"has its runs in {', '.join(sorted(set(parents)))}\n"
+                "HINT: the experiment must be the same on all ranks; ${now:...} and random names are made anew in "
+                "each of them, while ${hydra:run.dir} and a name given on the command line are not",
+            )
+        self._experiments.append(experiment)
+        lightning.export(os.environ, launch, self._pid, self._experiments)
+        return launch.numbered(self._experiments.count(experiment))

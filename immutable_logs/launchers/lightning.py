@@ -14,20 +14,27 @@ from immutable_logs.launch import Launch
 from immutable_logs.launchers.ranks import detect_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Mapping, MutableMapping, Sequence
 
 _VARIABLE: Final = "_IMMUTABLE_LOGS_PARENT_LAUNCH"
 
 
-def export(environ: MutableMapping[str, str], launch: Launch, pid: int) -> None:
-    """Leave the launch of this process to the children that Lightning's launcher may start.
+def export(environ: MutableMapping[str, str], launch: Launch, pid: int, experiments: Sequence[str] = ()) -> None:
+    """Leave the launch of this process, and where it has started runs, to the children of Lightning's launcher.
 
     A process that has a local rank already was itself started by a launcher, so that Lightning starts no children in
     it; and what it starts itself would inherit that local rank and take itself for one.
     """
     if "LOCAL_RANK" not in environ:
         environ[_VARIABLE] = json.dumps(
-            {"pid": pid, "key": launch.key, "unique": launch.unique, "source": launch.source, "job": launch.job}
+            {
+                "pid": pid,
+                "key": launch.key,
+                "unique": launch.unique,
+                "source": launch.source,
+                "job": launch.job,
+                "experiments": list(experiments),
+            }
         )
 
 
@@ -41,9 +48,17 @@ def detect(environ: Mapping[str, str], parent_pid: int, ranks_per_node: int | No
         if parent["pid"] != parent_pid:
             return None
         key, unique, source, job = (parent[name] for name in ("key", "unique", "source", "job"))
+        experiments = tuple(parent["experiments"])
     except (ValueError, TypeError, KeyError):
         return None
     # Inside `srun --pty bash` every child has the SLURM_PROCID of the shell, so only Lightning's own variables count.
     own = {name: environ[name] for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE") if name in environ}
     ranks = detect_ranks(own, ranks_per_node)
-    return Launch(key=key, unique=bool(unique), ranks=ranks, source=f"{source}, through Lightning's launcher", job=job)
+    return Launch(
+        key=key,
+        unique=bool(unique),
+        ranks=ranks,
+        source=f"{source}, through Lightning's launcher",
+        job=job,
+        parents_experiments=experiments,
+    )

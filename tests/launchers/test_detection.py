@@ -405,6 +405,35 @@ def test_calls_are_counted_for_each_experiment(monkeypatch: pytest.MonkeyPatch) 
     assert [process.next_call(experiment).key[-1] for experiment in ("/a", "/b", "/a", "/a")] == ["1", "1", "2", "3"]
 
 
+def child_of(experiments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> ProcessLaunch:
+    """Return a child of Lightning's launcher, whose parent had started runs in these experiments."""
+    environ: dict[str, str] = {}
+    lightning.export(environ, detect({}), os.getppid(), experiments)
+    for name, value in {**environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    return ProcessLaunch()
+
+
+def test_child_of_lightnings_launcher_follows_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts its runs where its parent had, and afterwards wherever it likes."""
+    child = child_of(("/a", "/b", "/a"), monkeypatch)
+
+    assert [child.next_call(experiment).call for experiment in ("/a", "/b", "/a", "/new")] == [1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("before", [(), ("/a",)])
+def test_child_that_would_be_alone_in_its_experiment_is_refused(
+    before: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `exp_dir=${now:...}`, which each rank makes anew; the message names both places."""
+    child = child_of((*before, "/exp/10-00-00"), monkeypatch)
+    for experiment in before:
+        child.next_call(experiment)
+
+    with pytest.raises(LaunchDetectionError, match=r"rank 1 .* /exp/10-00-07, but .*/exp/10-00-00\n.*\$\{now"):
+        child.next_call("/exp/10-00-07")
+
+
 def test_forked_child_is_detected_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that a process forks is no rank of its parent's launch."""
     process = ProcessLaunch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,3 +85,11 @@ def test_two_nodes_agree(launches: Launches, free_port: int) -> None:
     assert sorted(log.name for log in run.path.glob("nemo_log_globalrank-*")) == [
         f"nemo_log_globalrank-{rank}_localrank-{rank % 2}.txt" for rank in range(4)
     ]
+
+
+def test_an_experiment_that_is_named_anew_in_each_rank_is_refused(launches: Launches) -> None:
+    """`${now:...}` gives each rank another directory: the launch ends with a message instead of splitting."""
+    experiment = f"exp_manager.exp_dir={launches.directory}/exp/${{now:%f}}"
+    ended = launches.start("trainer.devices=2", experiment).end(status=-signal.SIGKILL)  # by Lightning
+    assert "HINT: the experiment must be the same on all ranks; ${now:...}" in ended.output
+    assert len(list(launches.directory.glob("exp/*/tiny"))) == 1
