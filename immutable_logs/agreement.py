@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from immutable_logs import durable_files
 from immutable_logs.errors import AgreementError, NotVisibleError
+from immutable_logs.launch import LAUNCH_ID_VARIABLE
 from immutable_logs.layout import claim
 from immutable_logs.records import RankRecord, format_time
 from immutable_logs.run_id import is_run_id
@@ -103,10 +104,13 @@ def join_run(
     ).encode()
     try:
         for generation in range(1, _MAX_GENERATIONS + 1):  # 1
-            run_id = _claimed_run(layout, directory, generation, new_run_id)  # 2
-            if run_id is None or (
-                not launch.unique and _is_earlier(layout, directory, generation, run_id, process_age)
-            ):
+            candidate = new_run_id()
+            run_id = _claimed_run(layout, directory, generation, candidate)  # 2
+            if run_id is None:
+                continue  # 3
+            if not launch.unique and _is_earlier(layout, directory, generation, run_id, process_age):
+                if run_id == candidate:
+                    raise _clocks_differ(launch, claim(directory, generation))
                 continue  # 3
             if _create_entry(layout, directory, run_id, launch.ranks.global_rank, entry):  # 3, 4
                 return Joined(run_id, generation)
@@ -148,15 +152,12 @@ class _UntrustedClaimError(Exception):
         self.text = text
 
 
-def _claimed_run(
-    layout: ExperimentLayout, directory: Path, generation: int, new_run_id: Callable[[], str]
-) -> str | None:
+def _claimed_run(layout: ExperimentLayout, directory: Path, generation: int, candidate: str) -> str | None:
     """Return the run that a generation is tied to, tying it to a fresh one if need be; None if it is to be passed."""
     link = claim(directory, generation)
     try:
         text = _read_claim(link)
     except FileNotFoundError:
-        candidate = new_run_id()
         try:
             durable_files.create_exclusive(directory / candidate, b"")
         except FileNotFoundError:
@@ -218,6 +219,21 @@ def _is_earlier(
     except FileNotFoundError:
         return False
     return ended < present - process_age()
+
+
+def _clocks_differ(launch: Launch, link: Path) -> AgreementError:
+    """Return the error for a mount on which this node's clock sets some times and the server's clock others.
+
+    Passing over a claim made this moment would go on for ever, and every rank would do so for itself.
+    """
+    return AgreementError(
+        f"a claim made this moment looks more than {JOIN_WINDOW:.0f} s old: the clocks of this node and of the file "
+        "server differ",
+        rank=launch.ranks.global_rank,
+        key=launch.key,
+        path=link,
+        hint=f"set the clock, or set {LAUNCH_ID_VARIABLE} to the same text on all ranks, another for each launch",
+    )
 
 
 def _create_entry(layout: ExperimentLayout, directory: Path, run_id: str, rank: int, content: bytes) -> bool:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIGN_OF_LIFE_AGE: Final = 600.0
-"""Seconds since the last write up to which a run whose process cannot be seen from here counts as running."""
+"""Seconds since the last write up to which a run whose process cannot be seen from here counts as running.
+
+As many ahead of this clock do too, since the file server's can be another."""
 
 _Record = TypeVar("_Record", RunRecord, FinishRecord)
 
@@ -279,8 +281,12 @@ class Experiment:
             return RUNNING if alive else UNKNOWN, f"process {process.pid} of rank 0 on this host {words}"
         age = self._now() - _last_write(layout.path)
         where = "" if process is None else f" on {process.host}"
-        words = f"last write {format_seconds(age)} ago{where}, no end record"
-        return (RUNNING if age <= SIGN_OF_LIFE_AGE else UNKNOWN), words
+        distance = (
+            f"{format_seconds(age)} ago" if round(age) >= 0 else f"{format_seconds(-age)} ahead of the clock here"
+        )
+        # A time far in the future is no sign of life either: it stays one for years after a wrong clock was put right.
+        status = RUNNING if abs(age) <= SIGN_OF_LIFE_AGE else UNKNOWN
+        return status, f"last write {distance}{where}, no end record"
 
 
 def format_seconds(seconds: float) -> str:

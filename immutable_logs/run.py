@@ -27,6 +27,7 @@ from immutable_logs.launchers.detection import ProcessLaunch
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.lineage import Origin, relative_to_experiment
 from immutable_logs.manifest import append_record, manifest_lock, recent_started_runs
+from immutable_logs.mounts import warn_of_local_file_system
 from immutable_logs.process import process_age, this_process
 from immutable_logs.provenance import collect_provenance
 from immutable_logs.rank_entries import count_joined_ranks
@@ -318,6 +319,7 @@ def begin_run(experiment_dir: os.PathLike[str] | str, *, ranks_per_node: int | N
             "HINT: set IMMUTABLE_LOGS_LAUNCH_ID to the same text on all ranks, another for each launch",
             launch.source,
         )
+    warn_of_local_file_system(layout.path, launch)
     run = Run(layout, launch, joined)
     if not _open_runs:
         atexit.unregister(_finish_at_exit)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -216,9 +217,9 @@ def test_run_that_was_claimed_but_never_made_is_made(cluster: Cluster) -> None:
     assert cluster.layout.run(run_id).rank_entry(1).exists()
 
 
-def age_claim(cluster: Cluster, seconds: float) -> None:
-    """Let the first claim look as if it were older."""
-    link = claim(cluster.claims, 1)
+def age_claim(cluster: Cluster, seconds: float, *, generation: int = 1) -> None:
+    """Let a claim look as if it were older."""
+    link = claim(cluster.claims, generation)
     written = link.lstat().st_mtime - seconds
     os.utime(link, (written, written), follow_symlinks=False)
 
@@ -449,11 +450,26 @@ def test_generations_end_somewhere(cluster: Cluster, monkeypatch: pytest.MonkeyP
 def test_passed_over_generations_end_somewhere(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """So does a long row of claims that are passed over."""
     monkeypatch.setattr(agreement, "_MAX_GENERATIONS", 3)
-    monkeypatch.setattr(agreement, "_is_earlier", lambda *_: True)
     cluster.unique = False
+    for generation in range(1, 4):
+        assert cluster.join().generation == generation
+        age_claim(cluster, JOIN_WINDOW + 5.0, generation=generation)
 
     with pytest.raises(AgreementError, match="3 launches with this key are there already"):
-        cluster.join()
+        cluster.join(1)
+
+
+def test_clocks_that_cannot_be_compared_are_an_error(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that takes "now" from a node whose clock is ahead makes every new claim look old: no rank goes on."""
+    monkeypatch.setattr(durable_files, "server_time", lambda _: time.time() + JOIN_WINDOW + 60.0)
+    cluster.unique = False
+    for rank in range(2):
+        with pytest.raises(AgreementError, match=r"rank \d .* clocks .* differ, .*\nHINT: .*IMMUTABLE_LOGS_LAUNCH_ID"):
+            cluster.join(rank)
+    assert not list(cluster.layout.runs.glob("*Z_*"))
+
+    cluster.unique = True
+    assert cluster.join(0, key="other") == cluster.join(1, key="other")
 
 
 def test_ranks_of_any_number_find_their_shard(cluster: Cluster) -> None:
