@@ -117,9 +117,14 @@ class ExperimentLayout:
         """The paths of a run."""
         return RunLayout(self.runs / run_id)
 
+    @property
+    def launches(self) -> Path:
+        """The directory of the claims of all launches."""
+        return self.runs / ".launches"
+
     def launch(self, key_name: str) -> Path:
         """The directory of the claims of a launch key, given as a file name."""
-        return self.runs / ".launches" / key_name
+        return self.launches / key_name
 
     def latest_target(self, run_id: str) -> str:
         """The text of a `latest` link that shows a run; relative, since the tree is mounted elsewhere tomorrow."""

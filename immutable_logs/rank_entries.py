@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 def count_joined_ranks(run: RunLayout) -> int:
     """Return how many ranks have joined a run: one listing for every `layout.RANKS_PER_SHARD` ranks, no file read."""
-    return sum(1 for _ in _entry_paths(run))
+    return sum(1 for _ in entry_paths(run))
 
 
 def read_rank_entries(run: RunLayout) -> list[RankRecord]:
     """Return the readable entries of a run, in the order of the ranks."""
     records = []
-    for path in _entry_paths(run):
+    for path in entry_paths(run):
         with suppress(OSError, RecordError):
             records.append(RankRecord.decode(durable_files.read_bytes(path), path))
     return sorted(records, key=lambda record: record.global_rank)
@@ -41,7 +41,8 @@ def read_rank_process(run: RunLayout, global_rank: int) -> Process | None:
     return None
 
 
-def _entry_paths(run: RunLayout) -> Iterator[Path]:
+def entry_paths(run: RunLayout) -> Iterator[Path]:
+    """Yield the path of every entry of a run, readable or not."""
     with suppress(OSError), os.scandir(run.ranks) as shards:
         for shard in shards:
             with suppress(OSError), os.scandir(shard.path) as entries:

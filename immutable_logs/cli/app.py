@@ -8,12 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from immutable_logs import __version__
 from immutable_logs.cli.command_group import CommandGroup, run_reporting_bugs
 from immutable_logs.cli.demo import run_demo
 from immutable_logs.cli.ls import list_runs
 from immutable_logs.cli.path import print_path
 from immutable_logs.cli.show import show_run
+from immutable_logs.cli.verify import verify
 
 PROGRAM: Final = "immutable-logs"
 
@@ -29,6 +29,7 @@ app: Final = typer.Typer(
 app.command("ls")(list_runs)
 app.command("show")(show_run)
 app.command("path")(print_path)
+app.command("verify")(verify)
 app.command("demo")(run_demo)
 
 
@@ -43,6 +44,8 @@ def main() -> None:
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
+        from immutable_logs import __version__
+
         typer.echo(f"{PROGRAM} {__version__}")
         raise typer.Exit
 
@@ -67,6 +70,7 @@ def _describe(
       cd nemo_experiments/asr
       immutable-logs show                          everything known of the latest run
       immutable-logs show latest~1                 ... and of the one before
+      immutable-logs verify                        is everything on disk as it should be
       tail -F "$(immutable-logs path)"/nemo_log_*  for scripts
 
     \b

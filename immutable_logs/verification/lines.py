@@ -1,0 +1,88 @@
+"""The manifest's lines by run, and the lines that a run's records call for; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from immutable_logs.records import ADOPTED, FINISHED, PRUNED, STARTED, FinishRecord, ManifestRecord, RunRecord
+from immutable_logs.run_id import is_run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RECOVERED: Final = "recovered"
+"""The event of a re-added ``started`` line that could not go back to its place in the order.
+
+Lines are only ever appended, and the order of the ``started`` lines is that of the runs: a lost one from the middle,
+re-added as it was, would make an old run the newest. Readers keep events that they do not know, so that the run stays
+where its id puts it, as without the line.
+"""
+
+
+@dataclass(slots=True)
+class RunLines:
+    """The manifest's lines on one run.
+
+    Attributes:
+        started: Every ``started`` line.
+        finished: Every ``finished`` line.
+        is_adopted: Whether there is an ``adopted`` line.
+        is_recovered: Whether there is a `RECOVERED` line.
+        is_pruned: Whether there is a ``pruned`` line.
+    """
+
+    started: list[ManifestRecord] = field(default_factory=list)
+    finished: list[ManifestRecord] = field(default_factory=list)
+    is_adopted: bool = False
+    is_recovered: bool = False
+    is_pruned: bool = False
+
+
+def lines_by_run(records: Iterable[ManifestRecord]) -> dict[str, RunLines]:
+    """Return the lines by run; those that name no run are left out."""
+    known: dict[str, RunLines] = {}
+    for record in records:
+        if not is_run_id(record.run):
+            continue
+        lines = known.setdefault(record.run, RunLines())
+        if record.event == STARTED:
+            lines.started.append(record)
+        elif record.event == FINISHED:
+            lines.finished.append(record)
+        lines.is_adopted = lines.is_adopted or record.event == ADOPTED
+        lines.is_recovered = lines.is_recovered or record.event == RECOVERED
+        lines.is_pruned = lines.is_pruned or record.event == PRUNED
+    return known
+
+
+def started_line(record: RunRecord) -> ManifestRecord:
+    """Return the line that rank zero appended when it published a run."""
+    return ManifestRecord(
+        STARTED,
+        record.run,
+        record.started,
+        {
+            "host": record.process.get("host"),
+            "source": record.launch_source,
+            "job": record.job,
+            "world_size": record.world_size,
+            "lineage": record.lineage,
+            "resumed_from": record.resumed_from,
+        },
+    )
+
+
+def finished_line(record: FinishRecord) -> ManifestRecord:
+    """Return the line that rank zero appended when a run ended."""
+    return ManifestRecord(
+        FINISHED,
+        record.run,
+        record.ended,
+        {"outcome": record.outcome, "step": record.step, "ranks_joined": record.ranks_joined},
+    )
+
+
+def as_recovered(line: ManifestRecord) -> ManifestRecord:
+    """Return a ``started`` line in the form that reorders nothing."""
+    return replace(line, event=RECOVERED)
