@@ -16,6 +16,11 @@ LAUNCH_ID_VARIABLE: Final = "IMMUTABLE_LOGS_LAUNCH_ID"
 
 _MAX_SLUG: Final = 80
 
+_CAUTION: Final = (
+    "another launch can have the same. "
+    f"HINT: set {LAUNCH_ID_VARIABLE} to the same text on all ranks, another for each launch"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -47,6 +52,7 @@ class Launch:
         call: Which run of this process in the experiment it is, counted from 1.
         parents_experiments: In a child of Lightning's launcher, where its parent had started runs by then; each once
             for every run.
+        caution: If the key is not unique, who else can have it and what to do about it.
     """
 
     key: str
@@ -56,6 +62,7 @@ class Launch:
     job: str | None = None
     call: int = 1
     parents_experiments: tuple[str, ...] = ()
+    caution: str = _CAUTION
 
     @property
     def is_rank_zero(self) -> bool:

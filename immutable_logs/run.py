@@ -314,11 +314,7 @@ def begin_run(experiment_dir: os.PathLike[str] | str, *, ranks_per_node: int | N
         launch.key,
     )
     if not launch.unique:
-        _log.warning(
-            "The launch is known only from %s, which another launch can have too. "
-            "HINT: set IMMUTABLE_LOGS_LAUNCH_ID to the same text on all ranks, another for each launch",
-            launch.source,
-        )
+        _log.warning("The launch is known only from %s: %s", launch.source, launch.caution)
     warn_of_local_file_system(layout.path, launch)
     run = Run(layout, launch, joined)
     if not _open_runs:

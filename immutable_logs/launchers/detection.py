@@ -30,6 +30,8 @@ from immutable_logs.launchers.ranks import detect_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from immutable_logs.launch import Ranks
+
 
 def detect_launch(
     environ: Mapping[str, str],
@@ -54,9 +56,7 @@ def detect_launch(
         return child
     ranks = detect_ranks(environ, ranks_per_node)
     if environ.get(LAUNCH_ID_VARIABLE):
-        found = Launch(
-            key=format_key("id", environ[LAUNCH_ID_VARIABLE]), unique=True, ranks=ranks, source=LAUNCH_ID_VARIABLE
-        )
+        found = _launch_of_the_user(environ, ranks)
     else:
         found = (
             torchrun.detect(environ, ranks, new_token)
@@ -67,6 +67,17 @@ def detect_launch(
         )
     key = found.key if ranks.world_size is None else f"{found.key} world={ranks.world_size}"
     return replace(found, key=key, job=environ.get("SLURM_JOB_ID") or environ.get("LSB_JOBID"))
+
+
+def _launch_of_the_user(environ: Mapping[str, str], ranks: Ranks) -> Launch:
+    """Return the launch that the user's id names; workers that torchrun starts anew inherit it from those before."""
+    key, is_unique = ["id", environ[LAUNCH_ID_VARIABLE]], True
+    if torchrun.is_worker(environ):
+        restart, is_unique = torchrun.restart_of(environ)
+        key += ["restart", restart] if restart not in ("", "0") else []
+    return Launch(
+        key=format_key(*key), unique=is_unique, ranks=ranks, source=LAUNCH_ID_VARIABLE, caution=torchrun.CAUTION
+    )
 
 
 class ProcessLaunch:

@@ -18,29 +18,49 @@ if TYPE_CHECKING:
 _TIMEOUT: Final = timedelta(seconds=30)
 _PREFIX: Final = "immutable_logs"
 
+CAUTION: Final = (
+    "with several agents, the workers before a restart have the same. HINT: after a restart "
+    "`immutable-logs verify` names any rank that has landed in the run of those before"
+)
+"""What to know of a key of several agents that may restart their workers."""
+
 
 def detect(environ: Mapping[str, str], ranks: Ranks, new_token: Callable[[], str]) -> Launch | None:
     """Return the launch of a worker of torchrun whose agent offers its store.
 
-    ``TORCHELASTIC_RESTART_COUNT`` is local to an agent, hence in the key only where there is one; the store of the
-    static rendezvous outlives a restart. With several agents and restarts the token may be that of the workers
-    before, so the key is not unique.
+    The store outlives a restart, so the restart is in the key where it can be known (`restart_of`). With several
+    agents and restarts the token may be that of the workers before, so the key is not unique.
 
     Raises:
         LaunchDetectionError: If the store cannot be reached. Falling back to another source would split the ranks.
     """
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
-    has_one_agent = environ.get("GROUP_WORLD_SIZE", "1") == "1"
-    may_restart = environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
-    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0") if has_one_agent else "shared"
+    restart, is_certain = restart_of(environ)
     token = _agree_on_token(environ, f"launch/{restart}", new_token())
     return Launch(
-        key=format_key("torchrun", token, "restart", restart),
-        unique=has_one_agent or not may_restart,
+        key=format_key("torchrun", token, *(("restart", restart) if restart else ())),
+        unique=is_certain,
         ranks=ranks,
         source="torchrun's agent store",
+        caution=CAUTION,
     )
+
+
+def is_worker(environ: Mapping[str, str]) -> bool:
+    """Tell whether torchrun started this process, whatever its rendezvous is."""
+    return "TORCHELASTIC_RESTART_COUNT" in environ
+
+
+def restart_of(environ: Mapping[str, str]) -> tuple[str, bool]:
+    """Return which start of the workers this is, as a text or "" if unknown, and whether no other start has the same.
+
+    ``TORCHELASTIC_RESTART_COUNT`` counts the restarts that the agent's own workers caused: exact where it is the only
+    agent; with several agents it can differ between the ranks of one start.
+    """
+    if environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        return environ.get("TORCHELASTIC_RESTART_COUNT", "0"), True
+    return "", environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0"
 
 
 def _agree_on_token(environ: Mapping[str, str], key: str, proposal: str) -> str:

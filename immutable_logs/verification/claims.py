@@ -167,10 +167,10 @@ def _check_late_ranks(state: ExperimentState, launch: _Launch) -> Iterator[Findi
         for generation, run in there
     ]
     for late in find_late_ranks(generations):
-        yield _in_older_run(state, late)
+        yield _in_older_run(state, late, is_restart=launch.directory.name.startswith("torchrun-"))
 
 
-def _in_older_run(state: ExperimentState, late: LateRank) -> Finding:
+def _in_older_run(state: ExperimentState, late: LateRank, *, is_restart: bool) -> Finding:
     record, found, home = late.entry.record, late.found, late.home
     layout = state.layout.run(found.run)
     log = layout.rank_log(record.global_rank, record.local_rank)
@@ -178,6 +178,11 @@ def _in_older_run(state: ExperimentState, late: LateRank) -> Finding:
         f" As it is rank zero, `run.json` of {found.run} describes the later launch, and {home.run} has none."
         if record.global_rank == 0
         else ""
+    )
+    advice = (
+        "nothing sets the workers before a restart apart from those after it, where there are several agents"
+        if is_restart
+        else f"to keep launches apart set {LAUNCH_ID_VARIABLE} to the same text on all ranks, another for each launch"
     )
     return Finding(
         "rank-in-older-run",
@@ -187,9 +192,7 @@ def _in_older_run(state: ExperimentState, late: LateRank) -> Finding:
         f"rank {record.global_rank} (pid {record.pid} on {record.host}) is in run {found.run} of an earlier launch "
         f"with the same key, and belongs to run {home.run}, which lacks it. It joined at {record.joined}; nearest to "
         f"it in {home.run} is {_describe(late.home_peer.record)}, in {found.run} {_describe(late.found_peer.record)}; "
-        f"compared: {late.evidence}.{zero} HINT: its log is {state.relative(log)} if it wrote one; to keep launches "
-        f"apart set {LAUNCH_ID_VARIABLE} to the same text on all ranks, another for each launch and each restart; "
-        "under torchrun use the c10d rendezvous",
+        f"compared: {late.evidence}.{zero} HINT: its log is {state.relative(log)} if it wrote one; {advice}",
         details={
             "rank": record.global_rank,
             "host": record.host,

@@ -84,7 +84,6 @@ def test_repair_mends_and_says_what_it_did(run_program: RunProgram, finish_runs:
     runs = finish_runs(experiment, 2)
     before = snapshot(experiment)
     lose_line(experiment, 3)
-    lose_line(experiment, 2)
     (experiment / "latest").unlink()
 
     found = run_program("verify", experiment)
@@ -92,11 +91,10 @@ def test_repair_mends_and_says_what_it_did(run_program: RunProgram, finish_runs:
     again = run_program("verify", experiment, "--repair")
 
     assert found.returncode == 1
-    assert found.stderr.endswith("\n--repair mends 3 of them\n")
+    assert found.stderr.endswith("\n--repair mends 2 of them\n")
     assert (repaired.returncode, repaired.stderr) == (0, f"Nothing found: 2 runs in {experiment}\n")
-    assert sorted(repaired.stdout.splitlines()) == [
+    assert repaired.stdout.splitlines() == [
         f"repaired: added the `finished` line of run {runs[1].id}",
-        f"repaired: added the `started` line of run {runs[1].id}",
         f"repaired: switched `latest` to run {runs[1].id}",
     ]
     assert (again.returncode, again.stdout) == (0, "")

@@ -62,17 +62,40 @@ def test_open_mpi(launches: Launches, name: str) -> None:
     _sees_one_run(launches, environments, ("trainer.devices=1",), ranks)
 
 
-def test_plain_variables(launches: Launches, free_port: int) -> None:
-    """`RANK`, `WORLD_SIZE` and the address of the first node, as Kubernetes operators and shell scripts set them."""
-    environments = [
+def _plain_variables(port: int) -> list[dict[str, str]]:
+    return [
         {
             "RANK": str(rank),
             "LOCAL_RANK": "0",
             "NODE_RANK": str(rank),
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port),
+            "MASTER_PORT": str(port),
         }
         for rank in range(2)
     ]
+
+
+def test_plain_variables(launches: Launches, free_port: int) -> None:
+    """`RANK`, `WORLD_SIZE` and the address of the first node, as Kubernetes operators and shell scripts set them."""
+    environments = _plain_variables(free_port)
     _sees_one_run(launches, environments, ("trainer.devices=1", "+trainer.num_nodes=2"), [(0, 0), (1, 0)])
+
+
+def test_the_same_plain_variables_again_are_another_run(launches: Launches, free_port: int) -> None:
+    """Nothing but the places taken in the first run tells the launches apart; each rank says so, and what to set."""
+    for _ in range(2):
+        for ended in launches.run_ranks(
+            _plain_variables(free_port),
+            "+trainer.num_nodes=2",
+            "stop_before_fit=true",
+            "exp_manager.log_every_rank=true",
+        ):
+            assert "The launch is known only from MASTER_ADDR and MASTER_PORT" in ended.output
+            assert "HINT: set IMMUTABLE_LOGS_LAUNCH_ID" in ended.output
+    runs = Experiment(launches.experiment).runs()
+    assert [(run.status, run.ranks_joined, run.world_size) for run in runs] == [("finished", 2, 2)] * 2
+    for run in runs:
+        assert sorted(log.name for log in run.path.glob("nemo_log_globalrank-*")) == [
+            f"nemo_log_globalrank-{rank}_localrank-0.txt" for rank in range(2)
+        ]
