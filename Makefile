@@ -14,6 +14,7 @@ NEMO_VERSION ?= 3.0.0
 OTHER_PYTHONS ?= 3.10 3.12 3.13
 OTHER_NEMOS ?= 2.7.3 2.4.1
 PYTEST_ARGS ?=
+WORKERS ?= auto
 
 # $(call find_python,VERSION): shell code that prints an interpreter of that version. Each candidate is started, since
 # pyenv puts names on the PATH that only say that the version is not selected.
@@ -48,7 +49,7 @@ help:
 	@echo "make slurm-shell   a shell with a two-node Slurm on this machine, which ends with it"
 	@echo "make clean         remove the environments and everything built"
 	@echo
-	@echo "PYTEST_ARGS='-k latest -x' is passed on to pytest."
+	@echo "PYTEST_ARGS='-k latest -x' is passed on to pytest; WORKERS=$(WORKERS) is how many tests run at a time."
 
 demo: $(VENV)/.project
 	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/immutable-logs demo
@@ -65,10 +66,12 @@ format: $(VENV)/.project
 	$(VENV)/bin/ruff format .
 
 test-core: $(VENV)/.project
-	$(call run_pytest,$(VENV)) --ignore=tests/nemo tests
+	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo tests
 
+# The launchers one at a time: each test starts several processes that import NeMo.
 test-nemo: $(VENV)/.project
-	$(call run_pytest,$(VENV)) tests/nemo
+	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo/launchers tests/nemo
+	$(call run_pytest,$(VENV)) tests/nemo/launchers
 
 # The launchers are the same whatever the NeMo is, so their tests run once, in `test-nemo`.
 test-nemo-versions:
@@ -77,7 +80,7 @@ test-nemo-versions:
 	done
 
 test-one-nemo: $(VENV)/.project
-	$(call run_pytest,$(VENV)) --ignore=tests/nemo/launchers tests/nemo
+	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo/launchers tests/nemo
 
 slurm-shell: $(VENV)/.project
 	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python tests/slurm/cluster.py
@@ -96,7 +99,7 @@ test-pythons:
 	done
 
 test-python-%: .venv-%/.light
-	$(call run_pytest,.venv-$*) --ignore=tests/nemo -m "not nemo" tests
+	$(call run_pytest,.venv-$*) -n $(WORKERS) --ignore=tests/nemo -m "not nemo" tests
 
 clean:
 	rm -rf .venv .venv-* $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
