@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -37,6 +38,16 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
             [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         )
         assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_of_other_languages_can_be_read(page: Path) -> None:
+    """Every YAML block is YAML, and the shell takes every script, without running it."""
+    for block in _blocks(page, "yaml"):
+        assert OmegaConf.create(block)
+    for block in _blocks(page, "bash"):
+        finished = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
+        assert (finished.returncode, finished.stderr) == (0, ""), block
 
 
 def test_the_specification_names_every_key_of_every_record() -> None:
