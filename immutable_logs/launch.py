@@ -50,8 +50,8 @@ class Launch:
         source: The rule that gave the key.
         job: The scheduler's job id, if there is one.
         call: Which run of this process in the experiment it is, counted from 1.
-        parents_experiments: In a child of Lightning's launcher, where its parent had started runs by then; each once
-            for every run.
+        parents_experiments: In a child of Lightning's launcher, where its parent had started its first runs by then;
+            one for each run.
         caution: If the key is not unique, who else can have it and what to do about it.
     """
 

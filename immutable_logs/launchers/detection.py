@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from immutable_logs.errors import LaunchDetectionError
 from immutable_logs.launch import LAUNCH_ID_VARIABLE, Launch, format_key
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from immutable_logs.launch import Ranks
+
+
+_MAX_EXPORTED: Final = 16
+"""Runs of a process that its environment tells of; Lightning starts its children at the first `fit`."""
 
 
 def detect_launch(
@@ -90,7 +94,8 @@ class ProcessLaunch:
         """Know nothing yet."""
         self._pid = -1
         self._launch: Launch | None = None
-        self._experiments: list[str] = []
+        self._calls: dict[str, int] = {}
+        self._first_experiments: list[str] = []
 
     def current(self, *, ranks_per_node: int | None = None) -> Launch:
         """Return the launch of this process.
@@ -109,7 +114,8 @@ class ProcessLaunch:
                 ranks_per_node=ranks_per_node,
             )
             self._pid = os.getpid()
-            self._experiments = []
+            self._calls = {}
+            self._first_experiments = []
             lightning.export(os.environ, self._launch, self._pid)
         return self._launch
 
@@ -122,7 +128,7 @@ class ProcessLaunch:
         """
         launch = self.current(ranks_per_node=ranks_per_node)
         parents = launch.parents_experiments
-        if len(self._experiments) < len(parents) and experiment not in parents:
+        if sum(self._calls.values()) < len(parents) and experiment not in parents:
             raise LaunchDetectionError(
                 launch.source,
                 f"rank {launch.ranks.global_rank} was to start a run in {experiment}, but the process that started it "
@@ -130,6 +136,8 @@ class ProcessLaunch:
                 "HINT: the experiment must be the same on all ranks; ${now:...} and random names are made anew in "
                 "each of them, while ${hydra:run.dir} and a name given on the command line are not",
             )
-        self._experiments.append(experiment)
-        lightning.export(os.environ, launch, self._pid, self._experiments)
-        return launch.numbered(self._experiments.count(experiment))
+        self._calls[experiment] = self._calls.get(experiment, 0) + 1
+        if len(self._first_experiments) < _MAX_EXPORTED:
+            self._first_experiments.append(experiment)
+            lightning.export(os.environ, launch, self._pid, self._first_experiments)
+        return launch.numbered(self._calls[experiment])

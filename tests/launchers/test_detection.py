@@ -435,6 +435,16 @@ def test_child_that_would_be_alone_in_its_experiment_is_refused(
         child.next_call("/exp/10-00-07")
 
 
+def test_what_is_left_to_children_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that starts thousands of runs must still be able to start another process."""
+    monkeypatch.setattr(os, "environ", {})
+    process = ProcessLaunch()
+    for number in range(1000):
+        process.next_call(f"/experiments/{number}")
+
+    assert sum(map(len, os.environ.values())) < 2000
+
+
 def test_forked_child_is_detected_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that a process forks is no rank of its parent's launch."""
     process = ProcessLaunch()
