@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-HANG_GUARD = 100.0
+HANG_GUARD = 240.0
 _MARK = "TEST_LAUNCHES_MARK"
 
 
@@ -160,6 +160,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("slow")
+            item.add_marker(pytest.mark.timeout(2 * HANG_GUARD))
 
 
 @pytest.fixture

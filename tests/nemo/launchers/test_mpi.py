@@ -47,7 +47,6 @@ def _sees_a_log_of_each_rank(run: RunSummary, ranks: int) -> None:
         assert line.endswith(f" {run.path}")
 
 
-@pytest.mark.timeout(240)
 def test_open_mpi_twice(launches: Launches) -> None:
     """Four ranks come to one run, each with a log of its own under its true ranks; the same command to another run."""
     for _ in range(2):
@@ -75,7 +74,7 @@ def test_open_mpi_with_a_bare_environment(launches: Launches) -> None:
 def test_mpich_is_refused_with_what_to_do(launches: Launches, name: str) -> None:
     """Its ranks have nothing that tells one launch from the next: each says so, and nothing is written."""
     started = launches.start(*STOP, program=(_program(name, "mpich"), "-np", "2"))
-    started.popen.wait(timeout=100)
+    started.popen.wait(timeout=240)
     output = started.output.read_text(encoding="utf-8", errors="replace")
     assert started.popen.returncode != 0, output
     assert "of 2 of an MPI launcher that tells no id of the launch" in output

@@ -55,7 +55,6 @@ def _listed(launches: Launches) -> list[Any]:
     return runs
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("launch", [_by_torchrun, _by_hand], ids=["torchrun", "launch id"])
 def test_rank_zero_is_killed_before_it_joins(launches: Launches, launch: Any) -> None:
     """The others do not wait for it, their logs are in a run that is listed, and the next launch has its own run."""

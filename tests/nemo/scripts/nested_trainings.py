@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from nemo.core.config import hydra_runner
 from nemo.utils.exp_manager import exp_manager
-from train import TinyModel  # type: ignore[import-not-found] # the script beside this one
+from train import TinyModel, say  # type: ignore[import-not-found] # the script beside this one
 
 
 def train_in_a_child() -> None:
@@ -24,7 +24,7 @@ def train_in_a_child() -> None:
 def main(cfg: Any) -> None:
     """Train, with a training before and one after the fit."""
     trainer = pl.Trainer(**cfg.trainer)
-    print(f"OUTER={exp_manager(trainer, cfg.exp_manager)}", flush=True)
+    say(f"OUTER={exp_manager(trainer, cfg.exp_manager)}")
     # As Lightning's launcher runs the whole script on every rank, people guard such a thing by the rank.
     if trainer.global_rank == 0:
         train_in_a_child()

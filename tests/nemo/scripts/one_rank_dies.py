@@ -30,6 +30,8 @@ HANG_GUARD = 80.0
 SECONDS_TO_FIT = 4.0
 
 is_second_attempt = DEATH.exists()
+while is_second_attempt and int(time.time()) <= int(DEATH.stat().st_mtime):
+    time.sleep(0.02)  # the ids of two runs of one second are in no order
 
 
 def reach(moment: str) -> None:

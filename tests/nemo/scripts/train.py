@@ -1,6 +1,6 @@
 """A NeMo training as a user writes it; knows nothing of this project.
 
-What it prints for the tests: one `NAME=value` a line.
+What it says to the tests: one `NAME=value` a line.
 """
 
 from __future__ import annotations
@@ -49,26 +49,31 @@ class TinyModel(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.01)
 
 
+def say(line: str) -> None:
+    """Print a line with one write: ranks and loggers share the output."""
+    os.write(1, f"{line}\n".encode())
+
+
 @hydra_runner(config_path=".", config_name="train")
 def main(cfg: Any) -> None:
     """Train."""
     trainer = pl.Trainer(**cfg.trainer)
     begin = time.monotonic()
     log_dir = exp_manager(trainer, cfg.get("exp_manager", None))
-    print(f"SECONDS={time.monotonic() - begin:.3f}", flush=True)
-    print(f"LOG_DIR={log_dir}", flush=True)
-    print(f"APP_STATE={AppState().log_dir}", flush=True)
-    print(f"PROCESS_GROUP={torch.distributed.is_initialized()}", flush=True)
+    say(f"SECONDS={time.monotonic() - begin:.3f}")
+    say(f"LOG_DIR={log_dir}")
+    say(f"APP_STATE={AppState().log_dir}")
+    say(f"PROCESS_GROUP={torch.distributed.is_initialized()}")
     for variable in ("TORCHELASTIC_RUN_ID", "MASTER_PORT"):
-        print(f"{variable}={os.environ.get(variable)}", flush=True)
+        say(f"{variable}={os.environ.get(variable)}")
     reach("joined")
     if cfg.get("stop_before_fit") or is_second_attempt:  # after a restart gloo's own connections fail now and then
         return
     data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4)
     trainer.fit(TinyModel(cfg.get("fail_at", -1), cfg.get("seconds_per_step", 0.0)), data, data)
     logging.info(f"rank {trainer.global_rank} says goodbye")
-    print(f"STEP={trainer.global_step}", flush=True)
-    print(f"RANK={trainer.global_rank} PID={os.getpid()}", flush=True)
+    say(f"STEP={trainer.global_step}")
+    say(f"RANK={trainer.global_rank} PID={os.getpid()}")
     if cfg.get("fail_after_fit"):
         raise RuntimeError("the evaluation went wrong")
 

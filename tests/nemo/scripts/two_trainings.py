@@ -9,7 +9,7 @@ import torch
 from nemo.core.config import hydra_runner
 from nemo.utils import logging
 from nemo.utils.exp_manager import exp_manager
-from train import TinyModel  # type: ignore[import-not-found] # the script beside this one
+from train import TinyModel, say  # type: ignore[import-not-found] # the script beside this one
 
 
 @hydra_runner(config_path=".", config_name="train")
@@ -17,7 +17,7 @@ def main(cfg: Any) -> None:
     """Train `len(epochs)` times, each time up to that number of epochs, on as many devices."""
     for number, (epochs, devices) in enumerate(zip(cfg.epochs, cfg.devices, strict=True)):
         trainer = pl.Trainer(**{**cfg.trainer, "max_epochs": epochs, "devices": devices})
-        print(f"RUN_{number}={exp_manager(trainer, cfg.exp_manager)}", flush=True)
+        say(f"RUN_{number}={exp_manager(trainer, cfg.exp_manager)}")
         data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4)
         trainer.fit(TinyModel(), data, data)
         logging.info(f"training {number} says goodbye")

@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from immutable_logs import Experiment
 
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ ROOT = Path(__file__).parents[4]
 SCRIPTS = ROOT / "tests" / "nemo" / "scripts"
 
 
-@pytest.mark.timeout(400)
 def test_the_script_trains_and_is_requeued_at_the_signal(slurm: Slurm) -> None:
     """Near the limit Slurm sends the signal that the script asks for; the second start continues."""
     directory = slurm.launches.directory

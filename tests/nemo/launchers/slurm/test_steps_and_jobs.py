@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from immutable_logs import Experiment
 
 if TYPE_CHECKING:
     from immutable_logs.catalog import RunSummary
     from tests.nemo.launchers.slurm.conftest import Slurm
-
-pytestmark = pytest.mark.timeout(400)
 
 ONLY_START = ("stop_before_fit=true",)
 TWO_RANKS = ("trainer.devices=1", "+trainer.num_nodes=2", *ONLY_START)

@@ -16,8 +16,6 @@ from immutable_logs import Experiment
 if TYPE_CHECKING:
     from tests.nemo.launchers.slurm.conftest import Slurm
 
-pytestmark = pytest.mark.timeout(400)
-
 TWO_NODES = ("trainer.devices=2", "+trainer.num_nodes=2")
 ONE_RANK = ("srun", "--nodes=1", "--ntasks=1")
 
