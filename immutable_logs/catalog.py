@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from immutable_logs import durable_files
 from immutable_logs.errors import NotAnExperimentError, RecordError, UnknownRunError
 from immutable_logs.latest_link import read_latest
-from immutable_logs.layout import LATEST, ExperimentLayout
+from immutable_logs.layout import LATEST, ExperimentLayout, RunLayout
 from immutable_logs.manifest import Manifest, read_manifest
 from immutable_logs.process import Process, is_alive, this_process
 from immutable_logs.rank_entries import count_joined_ranks, read_rank_process
@@ -87,12 +87,14 @@ class RunSummary:
 
 @dataclass(slots=True)
 class _Known:
-    """The manifest's lines on one run."""
+    """The manifest's lines on one run, and whether its directory is there."""
 
+    id: str
     start: ManifestRecord | None = None
     finish: ManifestRecord | None = None
     is_adopted: bool = False
     is_pruned: bool = False
+    is_present: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,21 @@ class RunDetails:
     run_record: RunRecord | None
     finish_record: FinishRecord | None
     problems: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All runs of an experiment, from one reading of the manifest.
+
+    Attributes:
+        runs: The runs, in order.
+        latest: The run that the link ``latest`` shows, if any.
+        damaged_lines: How many lines of the manifest could not be read; no run is lost by them.
+    """
+
+    runs: tuple[RunSummary, ...]
+    latest: str | None
+    damaged_lines: int
 
 
 class Experiment:
@@ -137,6 +154,7 @@ class Experiment:
             NotAnExperimentError: If the directory holds no runs.
         """
         self._layout = ExperimentLayout.of(path)
+        self._runs = self._layout.runs
         self.path = self._layout.path
         self._now = now
         self._observer = observer or this_process()
@@ -153,7 +171,8 @@ class Experiment:
     def latest(self) -> RunSummary | None:
         """The run that ``latest`` shows, or None."""
         name = read_latest(self._layout)
-        return None if name is None else next((run for run in self.runs() if run.id == name), None)
+        runs = [] if name is None else self._in_order(read_manifest(self._layout))
+        return next((self._summary(run) for run in runs if run.id == name), None)
 
     def runs(self) -> list[RunSummary]:
         """Return all runs in order.
@@ -162,19 +181,13 @@ class Experiment:
         their time; a run without a line (its launch failed or died first) comes before the first started run with a
         later id.
         """
-        known = _by_run(read_manifest(self._layout))
-        present = self._directories()
-        adopted = [run for run, lines in known.items() if lines.is_adopted]
-        adopted.sort(key=lambda run: (known[run].start.time if known[run].start else "", run))  # type: ignore[union-attr]
-        started = [run for run, lines in known.items() if lines.start is not None and not lines.is_adopted]
-        without = sorted((present | known.keys()) - set(adopted) - set(started), reverse=True)
-        ordered = []
-        for run in started:
-            while without and without[-1] < run:
-                ordered.append(without.pop())
-            ordered.append(run)
-        ordered.extend(reversed(without))
-        return [self._summary(run, known.get(run) or _Known(), is_present=run in present) for run in adopted + ordered]
+        return list(self.listing().runs)
+
+    def listing(self) -> Listing:
+        """Return all runs in order, and what else the one reading of the manifest tells."""
+        latest = read_latest(self._layout)
+        manifest = read_manifest(self._layout)
+        return Listing(tuple(map(self._summary, self._in_order(manifest))), latest, manifest.damaged)
 
     def find(self, reference: str) -> RunSummary:
         """Return the run that a reference means.
@@ -185,19 +198,19 @@ class Experiment:
         Raises:
             UnknownRunError: If it means none, or several.
         """
-        runs = self.runs()
+        runs = self._in_order(read_manifest(self._layout))
         name, tilde, distance = reference.partition("~")
         if name == LATEST:
             if tilde and not distance.isdecimal():
                 raise UnknownRunError(reference, self.path, f"expected a number after 'latest~', found {distance!r}")
-            return self._before_latest(reference, runs, int(distance or 0))
+            return self._summary(self._before_latest(reference, runs, int(distance or 0)))
         matching = [run for run in runs if run.id == reference] or [
             run for run in runs if run.id.startswith(reference)
         ]
         if len(matching) != 1 or not reference:
             reason = f"no run is called {reference!r}" if not matching else f"{reference!r} means several runs"
             raise UnknownRunError(reference, self.path, reason, (run.id for run in matching))
-        return matching[0]
+        return self._summary(matching[0])
 
     def describe(self, run: RunSummary) -> RunDetails:
         """Return everything recorded of a run."""
@@ -207,9 +220,9 @@ class Experiment:
         finish_record = _read(FinishRecord, layout.finish_record, problems)
         return RunDetails(run, run_record, finish_record, tuple(problems))
 
-    def _before_latest(self, reference: str, runs: list[RunSummary], distance: int) -> RunSummary:
+    def _before_latest(self, reference: str, runs: list[_Known], distance: int) -> _Known:
         name = read_latest(self._layout)
-        there = [run for run in runs if run.status not in (PRUNED, MISSING)]
+        there = [run for run in runs if run.is_present and not run.is_pruned]
         position = next((index for index, run in enumerate(there) if run.id == name), None)
         if position is None:
             raise UnknownRunError(reference, self.path, "there is no link 'latest' that shows a run")
@@ -217,59 +230,76 @@ class Experiment:
             raise UnknownRunError(reference, self.path, f"there are only {position} runs before the latest one")
         return there[position - distance]
 
+    def _in_order(self, manifest: Manifest) -> list[_Known]:
+        known = _by_run(manifest)
+        for name in self._directories():
+            known.setdefault(name, _Known(name)).is_present = True
+        adopted = [run for run in known.values() if run.is_adopted]
+        adopted.sort(key=lambda run: (run.start.time if run.start else "", run.id))
+        started = [run for run in known.values() if run.start is not None and not run.is_adopted]
+        without = [run for run in known.values() if run.start is None and not run.is_adopted]
+        without.sort(key=lambda run: run.id, reverse=True)
+        ordered = []
+        for run in started:
+            while without and without[-1].id < run.id:
+                ordered.append(without.pop())
+            ordered.append(run)
+        return [*adopted, *ordered, *reversed(without)]
+
     def _directories(self) -> set[str]:
         with os.scandir(self._layout.runs) as entries:
             return {entry.name for entry in entries if is_run_id(entry.name) and entry.is_dir(follow_symlinks=False)}
 
-    def _summary(self, run_id: str, lines: _Known, *, is_present: bool) -> RunSummary:
-        layout = self._layout.run(run_id)
+    def _summary(self, lines: _Known) -> RunSummary:
+        """Return what is known of a run: from the manifest's lines, from files only what these do not tell."""
+        layout = RunLayout(self._runs / lines.id)
         start = lines.start.details if lines.start else {}
         started = parse_time(lines.start.time) if lines.start else None
         finish: dict[str, Any] = {}
         ended = None
         if lines.finish:
             finish, ended = lines.finish.details, parse_time(lines.finish.time)
-        if is_present and not lines.start:
+        if lines.is_present and not lines.start:
             record = _read(RunRecord, layout.run_record, [])
             if record:
                 start = {**_fields(record), "host": record.process.get("host")}
                 started = parse_time(record.started)
-        if is_present and not lines.finish:
+        if lines.is_present and not lines.finish:
             end = _read(FinishRecord, layout.finish_record, [])
             if end:
                 finish, ended = _fields(end), parse_time(end.ended)
-        status, evidence = self._status(run_id, lines, finish, is_present=is_present)
-        joined, expected = finish.get("ranks_joined"), start.get("world_size")
+        status, evidence = self._status(lines, finish)
+        joined, expected = _integer(finish.get("ranks_joined")), _integer(start.get("world_size"))
         if joined is None or (expected is not None and joined != expected):
             # Ranks can join after rank zero has counted them, and has ended.
-            joined = max(joined or 0, count_joined_ranks(layout)) if is_present else joined
+            joined = max(joined or 0, count_joined_ranks(layout)) if lines.is_present else joined
         return RunSummary(
-            id=run_id,
+            id=lines.id,
             path=layout.path,
             status=status,
             evidence=evidence,
-            started=started if started is not None else _time_in(run_id),
+            started=started if started is not None else _time_in(lines.id),
             ended=ended,
             ranks_joined=joined,
             world_size=expected,
-            step=finish.get("step"),
-            host=start.get("host"),
-            job=start.get("job"),
-            source=start.get("source") or start.get("launch_source"),
-            lineage=start.get("lineage"),
-            resumed_from=start.get("resumed_from"),
+            step=_integer(finish.get("step")),
+            host=_text(start.get("host")),
+            job=_text(start.get("job")),
+            source=_text(start.get("source") or start.get("launch_source")),
+            lineage=_text(start.get("lineage")),
+            resumed_from=_text(start.get("resumed_from")),
         )
 
-    def _status(self, run_id: str, lines: _Known, finish: dict[str, Any], *, is_present: bool) -> tuple[str, str]:
+    def _status(self, lines: _Known, finish: dict[str, Any]) -> tuple[str, str]:
         if lines.is_pruned:
             return "pruned", "pruned line in the manifest"
-        if not is_present:
+        if not lines.is_present:
             return MISSING, "in the manifest, but its directory is gone"
         if lines.is_adopted:
             return "adopted", "brought in by a migration"
         if isinstance(finish.get("outcome"), str):
             return finish["outcome"], "end record"
-        return self._sign_of_life(run_id)
+        return self._sign_of_life(lines.id)
 
     def _sign_of_life(self, run_id: str) -> tuple[str, str]:
         """Tell whether a run without an end record lives: by its process where it can be seen, else by its writes."""
@@ -307,7 +337,7 @@ def _by_run(manifest: Manifest) -> dict[str, _Known]:
     for record in manifest.records:
         if not is_run_id(record.run):
             continue
-        lines = known.setdefault(record.run, _Known())
+        lines = known.setdefault(record.run, _Known(record.run))
         if record.event in (STARTED, ADOPTED):
             if lines.start is None:
                 known[record.run] = known.pop(record.run)
@@ -318,6 +348,15 @@ def _by_run(manifest: Manifest) -> dict[str, _Known]:
         elif record.event == PRUNED:
             lines.is_pruned = True
     return known
+
+
+def _integer(value: object) -> int | None:
+    """Return a value of a manifest line, in which anyone in the group can have written anything, if it is a number."""
+    return value if isinstance(value, int) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _fields(record: RunRecord | FinishRecord) -> dict[str, Any]:

@@ -30,6 +30,8 @@ OUTCOMES: Final = ("finished", "failed", "interrupted")
 MAX_ERROR_CHARACTERS: Final = 4000
 """Error texts are capped: an exception can carry a whole tensor."""
 
+_TIME_LENGTH: Final = len("2026-12-01T02:28:15.000000Z")
+
 _TYPES: Final[dict[str, Any]] = {
     "str": str,
     "int": int,
@@ -43,9 +45,17 @@ _TYPES: Final[dict[str, Any]] = {
 """What `isinstance` checks for each annotation of a record."""
 
 
+_LAST_SECOND: Final = 253_402_300_799.0
+"""A damaged manifest can name any time; of the next second, `datetime` knows nothing."""
+
+
 def format_time(seconds: float) -> str:
-    """Return a Unix time as ISO 8601 in UTC, to the microsecond."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """Return a Unix time as ISO 8601 in UTC, to the microsecond; at most the last second of the year 9999."""
+    return (
+        datetime.fromtimestamp(min(seconds, _LAST_SECOND), timezone.utc)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def parse_time(text: object) -> float | None:
@@ -53,6 +63,9 @@ def parse_time(text: object) -> float | None:
     if not isinstance(text, str):
         return None
     try:
+        if len(text) == _TIME_LENGTH and text[10] == "T" and text[-1] == "Z":
+            # Ten times quicker than `strptime`, which counts where a manifest has ten thousand lines.
+            return datetime.fromisoformat(text[:-1]).replace(tzinfo=timezone.utc).timestamp()
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
         return None
@@ -247,7 +260,8 @@ class ManifestRecord:
     def decode(cls, line: bytes) -> ManifestRecord | None:
         """Return the record in a line, or None where there is none to be had."""
         try:
-            document = json.loads(line)
+            # Decoded first: `json.loads` would look for the encoding of every line.
+            document = json.loads(line.decode("utf-8", "surrogatepass"))
         except ValueError:
             return None
         if not isinstance(document, dict) or document.pop("format", None) != FORMAT:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from immutable_logs import durable_files
 from immutable_logs.agreement import join_run
 from immutable_logs.errors import ConfigurationError
+from immutable_logs.last_words import leave_last_words
 from immutable_logs.latest_link import read_latest, switch_latest
 from immutable_logs.launchers.detection import ProcessLaunch
 from immutable_logs.layout import ExperimentLayout
@@ -239,6 +240,9 @@ class Run:
             return
         self._is_finished = True
         _open_runs.pop(self.id, None)
+        if error is not None and outcome != FINISHED and os.getpid() == self._pid:
+            with never_stopping_training("leave the error of this rank in", self):
+                leave_last_words(self._layout.run(self.id), self.launch.ranks, error, now=time.time())
         if not self.keeps_records:
             return
         with never_stopping_training("record the end of", self):

@@ -208,3 +208,31 @@ def snapshot_of(directory: Path) -> dict[str, int]:
 def snapshot() -> Callable[[Path], dict[str, int]]:
     """The function that tells which names there are, to see that none vanishes."""
     return snapshot_of
+
+
+@pytest.fixture
+def write_events() -> Callable[..., Path]:
+    """Writes an event file with TensorBoard's own writer; without TensorBoard the test is skipped.
+
+    ``write_events(directory, {"loss": {0: 2.5, 1: 2.0}}, start=0)``: for each tag the values by step, in order, after
+    the mark of a session that starts at a step, if one is given.
+    """
+    reason = "needs TensorBoard: pip install tensorboard"
+    writers = pytest.importorskip("tensorboard.summary.writer.event_file_writer", reason=reason)
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    def write(directory: Path, curves: Mapping[str, Mapping[int, float]], *, start: int | None = None) -> Path:
+        before = set(directory.iterdir())
+        writer = writers.EventFileWriter(str(directory))
+        if start is not None:
+            writer.add_event(Event(session_log=SessionLog(status=SessionLog.START), step=start, wall_time=1.0))
+        for tag, points in curves.items():
+            for step, value in points.items():
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(summary=summary, step=step, wall_time=1000.0 + step))
+        writer.close()
+        (written,) = set(directory.iterdir()) - before
+        return written
+
+    return write

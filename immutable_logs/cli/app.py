@@ -9,28 +9,36 @@ from typing import Annotated, Final
 import typer
 
 from immutable_logs.cli.command_group import CommandGroup, run_reporting_bugs
-from immutable_logs.cli.demo import run_demo
-from immutable_logs.cli.ls import list_runs
-from immutable_logs.cli.path import print_path
-from immutable_logs.cli.show import show_run
-from immutable_logs.cli.verify import verify
 
 PROGRAM: Final = "immutable-logs"
 
+COMMANDS: Final = {
+    "ls": "immutable_logs.cli.ls:list_runs",
+    "show": "immutable_logs.cli.show:show_run",
+    "path": "immutable_logs.cli.path:print_path",
+    "logs": "immutable_logs.cli.logs:show_logs",
+    "tensorboard": "immutable_logs.cli.tensorboard:app",
+    "verify": "immutable_logs.cli.verify:verify",
+    "report": "immutable_logs.cli.report:write_report",
+    "demo": "immutable_logs.cli.demo:run_demo",
+}
+"""Where the function, or the Typer application, of each command is. Loaded when the command is called or listed, so
+that none has to wait for what the others need."""
+
+
+class _Commands(CommandGroup):
+    places = COMMANDS
+
+
 app: Final = typer.Typer(
     name=PROGRAM,
-    cls=CommandGroup,
+    cls=_Commands,
     no_args_is_help=True,
     # Plain help: quicker than rich's panels, since rich is not loaded, and it can be piped and searched.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.command("ls")(list_runs)
-app.command("show")(show_run)
-app.command("path")(print_path)
-app.command("verify")(verify)
-app.command("demo")(run_demo)
 
 
 def main() -> None:
@@ -70,6 +78,9 @@ def _describe(
       cd nemo_experiments/asr
       immutable-logs show                          everything known of the latest run
       immutable-logs show latest~1                 ... and of the one before
+      immutable-logs logs --errors                 which rank failed first, and with what
+      immutable-logs logs --follow                 what all ranks write now
+      immutable-logs tensorboard --start           look at the curves
       immutable-logs verify                        is everything on disk as it should be
       tail -F "$(immutable-logs path)"/nemo_log_*  for scripts
 

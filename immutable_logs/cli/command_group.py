@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from immutable_logs.cli.nearby import describe_nearby
 from immutable_logs.cli.plain_text import harmless_lines
 from immutable_logs.errors import (
     ConfigurationError,
@@ -37,7 +39,14 @@ _WRONG_USE_ERRORS: Final = (ConfigurationError, InvalidRunIdError, NotAnExperime
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands that ends with the exit codes of this program, and finds commands of other packages."""
+    """A group of commands that ends with the exit codes of this program, and finds commands of other packages.
+
+    Attributes:
+        places: For each command that is loaded when it is asked for, its module and the name in there, as in an
+            entry point: a function, or a Typer application with one command.
+    """
+
+    places: Mapping[str, str] = MappingProxyType({})
 
     # The type of `ctx` belongs to click, which is a package of its own or a part of Typer, by Typer's version.
 
@@ -60,11 +69,13 @@ class CommandGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, those of other packages last."""
-        return [*super().list_commands(ctx), *_commands_elsewhere()]
+        return [*super().list_commands(ctx), *self.places, *_commands_elsewhere()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; another package is loaded only when one of its own is asked for."""
         command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in self.places:
+            return _load_own(cmd_name, self.places[cmd_name])
         if command is None and cmd_name in (elsewhere := _commands_elsewhere()):
             return _load(elsewhere[cmd_name])
         return command
@@ -86,6 +97,8 @@ def run_reporting_bugs(application: typer.Typer, program: str) -> None:
 def describe_error(error: Exception) -> str:
     """Return the message for an error, with what may help."""
     if isinstance(error, NotAnExperimentError):
+        from immutable_logs.cli.nearby import describe_nearby
+
         return "\n".join([str(error), *describe_nearby(error.path)])
     if isinstance(error, OSError) and not isinstance(error, ImmutableLogsError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {os.fsdecode(error.filename)}"
@@ -96,6 +109,18 @@ def _commands_elsewhere() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
     return {entry.name: entry for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name)}
+
+
+def _load_own(name: str, place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(module), attribute)
+    if not isinstance(found, typer.Typer):
+        application = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        application.command(name)(found)
+        found = application
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
 
 
 def _load(entry: EntryPoint) -> Any:

@@ -94,7 +94,7 @@ def _print_demonstration(demonstration: Demonstration, document: dict[str, Any])
     for launch in demonstration.launches:
         console.print(cell(f"  {launch.command}"), soft_wrap=True)
     console.print("\nWhich runs there are (immutable-logs ls)", style="bold")
-    print_runs(console, document, now=time.time())
+    print_runs(document, now=time.time())
     console.print("\nWhat lies on disk", style="bold")
     console.print(draw_tree(demonstration.experiment))
     console.print("\nWhat a reader saw meanwhile", style="bold")

@@ -19,6 +19,10 @@ _MAX_LOOKED_AT: Final = 2000
 """Directories: a home directory on a busy file server must not hold up an error message."""
 _MAX_NAMED: Final = 10
 
+_LEVELS_SEARCHED: Final = 5
+_MAX_SEARCHED: Final = 10_000
+"""Directories below one that `ls` was given by name: there a search may take a while, though not for ever."""
+
 
 def describe_nearby(path: Path) -> list[str]:
     """Return the lines to add to "this is no experiment": those above and below, if any."""
@@ -26,11 +30,22 @@ def describe_nearby(path: Path) -> list[str]:
     above = [parent for parent in path.parents[:_LEVELS_ABOVE] if is_experiment(parent)]
     if above:
         return [f"It lies inside an experiment: {above[0]}"]
-    below = list(_experiments_below(path))
+    below = list(_Search(_LEVELS_BELOW, _MAX_LOOKED_AT).below(path))
     lines = [f"  {each}" for each in sorted(below)[:_MAX_NAMED]]
     if len(below) > _MAX_NAMED:
         lines.append("  ...")
     return ["Experiments below it:", *lines] if lines else []
+
+
+def find_experiments(path: Path) -> tuple[list[Path], bool]:
+    """Return the experiments up to five levels below a directory, in alphabetical order, and whether it was all seen.
+
+    Hidden directories, links to directories and what lies in an experiment are passed over.
+    """
+    path = ExperimentLayout.of(path).path
+    search = _Search(_LEVELS_SEARCHED, _MAX_SEARCHED)
+    found = sorted(search.below(path))
+    return found, search.is_complete
 
 
 def is_experiment(path: Path) -> bool:
@@ -41,22 +56,30 @@ def is_experiment(path: Path) -> bool:
     return False
 
 
-def _experiments_below(path: Path) -> Iterator[Path]:
-    """Yield the experiments one and two levels below a directory, as far as `_MAX_LOOKED_AT` directories tell."""
-    level = [path]
-    looked_at = 0
-    for _ in range(_LEVELS_BELOW):
-        below: list[Path] = []
-        for directory in level:
-            for child in _subdirectories(directory):
-                looked_at += 1
-                if looked_at > _MAX_LOOKED_AT:
-                    return
-                if is_experiment(child):
-                    yield child
-                else:
-                    below.append(child)
-        level = below
+class _Search:
+    """A search for experiments, level by level, that ends after so many directories."""
+
+    def __init__(self, levels: int, limit: int) -> None:
+        self._levels = levels
+        self._left = limit
+        self.is_complete = True
+
+    def below(self, path: Path) -> Iterator[Path]:
+        """Yield the experiments below a directory; `is_complete` then tells whether the limit cut the search short."""
+        level = [path]
+        for _ in range(self._levels):
+            below: list[Path] = []
+            for directory in level:
+                for child in _subdirectories(directory):
+                    if self._left == 0:
+                        self.is_complete = False
+                        return
+                    self._left -= 1
+                    if is_experiment(child):
+                        yield child
+                    else:
+                        below.append(child)
+            level = below
 
 
 def _subdirectories(path: Path) -> list[Path]:

@@ -6,11 +6,15 @@ import os
 import sys
 
 from immutable_logs.catalog import Experiment
-from immutable_logs.cli.options import HERE, ExperimentOption, ReferenceArgument
+from immutable_logs.cli.options import HERE, ExperimentOption, JsonOption, ReferenceArgument
+from immutable_logs.cli.terminal import print_json
 from immutable_logs.layout import LATEST
+from immutable_logs.records import FORMAT
 
 
-def print_path(reference: ReferenceArgument = LATEST, experiment: ExperimentOption = HERE) -> None:
+def print_path(
+    reference: ReferenceArgument = LATEST, experiment: ExperimentOption = HERE, as_json: JsonOption = False
+) -> None:
     """Print the absolute path of a run directory, and nothing else.
 
     It is the run's own path, not that of the link `latest`: what a script does with it stays with that run, also
@@ -23,6 +27,9 @@ def print_path(reference: ReferenceArgument = LATEST, experiment: ExperimentOpti
       grep -h loss "$(immutable-logs path)"/nemo_log_*
     """
     run = Experiment(experiment).find(reference)
+    if as_json:
+        print_json({"format": FORMAT, "run": run.id, "path": str(run.path)})
+        return
     # The bytes of the name, whatever they are: a script opens what is printed here.
     sys.stdout.flush()
     sys.stdout.buffer.write(os.fsencode(run.path) + b"\n")

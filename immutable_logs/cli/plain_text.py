@@ -21,7 +21,8 @@ _UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-
 
 def harmless(value: object) -> str:
     """Return a value as one line of text without control characters; `NOTHING` for None."""
-    return NOTHING if value is None else _UNSAFE.sub(_escape, str(value))
+    text = NOTHING if value is None else str(value)
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
 
 
 def harmless_lines(text: str) -> str:

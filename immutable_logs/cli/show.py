@@ -5,14 +5,26 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
 
 from immutable_logs.catalog import Experiment
+from immutable_logs.cli.columns import Column, lay_out
 from immutable_logs.cli.documents import details_document
-from immutable_logs.cli.ls import format_age, format_duration, format_ranks
-from immutable_logs.cli.options import HERE, ExperimentOption, JsonOption, ReferenceArgument
+from immutable_logs.cli.lineage_graph import draw_lineages
+from immutable_logs.cli.ls import format_age, format_duration, format_ranks, format_value, shorten_run_id
+from immutable_logs.cli.options import HERE, ExperimentOption, JsonOption, MetricsOption, ReferenceArgument
 from immutable_logs.cli.plain_text import NOTHING, format_bytes, format_ranges, harmless, harmless_lines
-from immutable_logs.cli.terminal import cell, new_table, open_console, print_json, print_table, status_cell
+from immutable_logs.cli.terminal import (
+    cell,
+    new_table,
+    open_console,
+    print_json,
+    print_table,
+    status_cell,
+    status_style,
+)
 from immutable_logs.layout import LATEST
 
 if TYPE_CHECKING:
@@ -28,7 +40,11 @@ _MAX_RANKS_SHOWN: Final = 16
 
 
 def show_run(
-    reference: ReferenceArgument = LATEST, experiment: ExperimentOption = HERE, as_json: JsonOption = False
+    reference: ReferenceArgument = LATEST,
+    experiment: ExperimentOption = HERE,
+    metrics: MetricsOption = False,
+    graph: Annotated[bool, typer.Option("--graph", help="Draw the runs of its lineage.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show everything known of one run.
 
@@ -41,14 +57,20 @@ def show_run(
       immutable-logs show                          the latest run of the experiment in the current directory
       immutable-logs show latest~1                 the run before it
       immutable-logs show 2026-12-01_02 -e exp/asr the one run whose id begins so
+      immutable-logs show --metrics --graph        with the last values of its curves, and its lineage
       immutable-logs show --json | jq .configuration.trainer
     """
     now = time.time()
-    document = details_document(Experiment(experiment), reference, now=now)
+    opened = Experiment(experiment)
+    document = details_document(opened, reference, now=now, with_metrics=metrics)
     if as_json:
         print_json(document)
-    else:
-        _print_details(open_console(), document, now=now)
+        return
+    console = open_console()
+    _print_details(console, document, now=now)
+    if graph:
+        _print_heading(console, "Lineage")
+        _print_block(console, "\n".join(_draw_lineage(opened, document["run"])))
 
 
 def _print_details(console: Console, run: dict[str, Any], *, now: float) -> None:
@@ -63,12 +85,37 @@ def _print_details(console: Console, run: dict[str, Any], *, now: float) -> None
         _print_heading(console, "Ranks")
         ranks = run["ranks"]
         print_table(console, _ranks(ranks) if len(ranks) <= _MAX_RANKS_SHOWN else _hosts(ranks))
+    if run.get("metrics"):
+        _print_heading(console, "Curves, at their last steps")
+        print_table(console, _values(run["metrics"]["values"]))
+        _print_block(console, "\n".join(run["metrics"]["problems"]))
     if run["configuration"] is not None:
         _print_heading(console, "Configuration")
         _print_block(console, "\n".join(_flatten(run["configuration"])))
     if run["files"]:
         _print_heading(console, "Files")
         print_table(console, _files(run["files"]))
+
+
+def _draw_lineage(experiment: Experiment, run_id: str) -> list[str]:
+    """Return the lines of the runs that continue each other, of which this is one."""
+    runs = experiment.runs()
+    lineage = next((run.lineage for run in runs if run.id == run_id), None)
+    related = [run for run in runs if run.id == run_id or (lineage is not None and run.lineage == lineage)]
+    drawn = draw_lineages([run.id for run in related], {run.id: run.resumed_from for run in runs})
+    columns = [
+        Column(""),
+        Column("GRAPH"),
+        Column("RUN"),
+        Column("STATUS", style=status_style),
+        Column("STEP", is_number=True),
+        Column("FROM"),
+    ]
+    rows = [
+        ("*" if run.id == run_id else "", marks, run.id, run.status, run.step, shorten_run_id(run.resumed_from))
+        for marks, run in zip(drawn, related, strict=True)
+    ]
+    return list(lay_out(columns, rows))
 
 
 def _print_facts(console: Console, run: dict[str, Any], *, now: float) -> None:
@@ -82,7 +129,7 @@ def _print_facts(console: Console, run: dict[str, Any], *, now: float) -> None:
         "Started": f"{_format_moment(run['started'])} ({format_age(run, now)} ago)",
         "Ended": _format_moment(run["ended"]),
         "Duration": format_duration(run),
-        "Last step": run["step"],
+        "Last step": run["step"] if run["step"] is not None else run.get("metrics", {}).get("step"),
         "Job": run["job"],
         "Launch": run["launch_key"],
         "Known from": run["launch_source"] or run["source"],
@@ -137,6 +184,13 @@ def _hosts(ranks: list[dict[str, Any]]) -> Table:
         joined = sorted(str(rank["joined"]) for rank in on_host)
         numbers = format_ranges(sorted(rank["global_rank"] for rank in on_host))
         table.add_row(cell(host), cell(numbers), cell(len(on_host)), cell(joined[0]), cell(joined[-1]))
+    return table
+
+
+def _values(values: dict[str, Any]) -> Table:
+    table = new_table("TAG", "VALUE", numbers=("VALUE",))
+    for tag, value in values.items():
+        table.add_row(cell(tag), cell(format_value(value)))
     return table
 
 

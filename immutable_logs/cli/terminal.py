@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +40,24 @@ def print_json(document: dict[str, Any]) -> None:
 def note(text: str) -> None:
     """Say something to the person, beside the data: on stderr."""
     typer.echo(harmless(text), err=True)
+
+
+def has_colours() -> bool:
+    """Tell whether stdout takes colours: a terminal that has them, or FORCE_COLOR; and not with NO_COLOR."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    is_capable = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return is_capable or bool(os.environ.get("FORCE_COLOR"))
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout is, or None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def status_style(status: str) -> str:
+    """Return the style of a status; the word says the same."""
+    return _STATUS_STYLES.get(status, "")
 
 
 def open_console() -> Console:
@@ -92,4 +112,4 @@ def cell(value: object, style: str = "") -> Text:
 
 def status_cell(status: object) -> Text:
     """Return a status in its colour; the word says the same."""
-    return cell(status, _STATUS_STYLES.get(str(status), ""))
+    return cell(status, status_style(str(status)))

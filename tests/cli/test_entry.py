@@ -14,13 +14,14 @@ import typer
 from typer.testing import CliRunner
 
 from immutable_logs.cli import app
+from immutable_logs.cli.app import COMMANDS
 from immutable_logs.cli.command_group import run_reporting_bugs
 from immutable_logs.run import Run
 
 RunProgram = Callable[..., subprocess.CompletedProcess[str]]
 FinishRuns = Callable[[Path, int], list[Run]]
 
-HEAVY = {"torch", "nemo", "lightning", "pytorch_lightning", "omegaconf", "hydra"}
+HEAVY = {"torch", "nemo", "lightning", "pytorch_lightning", "omegaconf", "hydra", "tensorboard"}
 
 
 def test_version_is_that_of_the_distribution(run_program: RunProgram) -> None:
@@ -41,7 +42,7 @@ def test_help_teaches_references_examples_and_exit_codes(run_program: RunProgram
     assert "\n    2  wrong use" in completed.stdout
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "path", "demo"])
+@pytest.mark.parametrize("command", list(COMMANDS))
 def test_each_command_has_help_with_examples(run_program: RunProgram, command: str) -> None:
     """Every command shows how it is called."""
     completed = run_program(command, "--help")
@@ -50,7 +51,7 @@ def test_each_command_has_help_with_examples(run_program: RunProgram, command: s
     assert f"\n    immutable-logs {command}" in completed.stdout.partition("Examples:")[2]
 
 
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["nonsense"], ["ls", "--nonsense"], ["ls", "a", "b"]])
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["nonsense"], ["ls", "--nonsense"], ["path", "a", "b"]])
 def test_wrong_use_is_exit_code_2_on_stderr(run_program: RunProgram, arguments: list[str]) -> None:
     """An unknown option or command, or too many arguments, is explained on stderr."""
     completed = run_program(*arguments)
@@ -125,12 +126,12 @@ def test_errors_end_with_the_same_codes_inside_another_program(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("arguments", "may_draw"),
-    [(["ls", "--json"], False), (["path"], False), (["show", "--json"], False), (["ls"], True)],
+    [(["ls", "--json"], False), (["path"], False), (["show", "--json"], False), (["ls"], False), (["show"], True)],
 )
 def test_no_heavy_package_is_loaded(
     finish_runs: FinishRuns, plain_environ: dict[str, str], experiment: Path, arguments: list[str], may_draw: bool
 ) -> None:
-    """No command loads torch or NeMo, and only those that draw a table load rich."""
+    """No command loads torch, NeMo or TensorBoard, and only those that need it load rich."""
     finish_runs(experiment, 1)
     code = (
         "import sys, immutable_logs.cli as cli\n"
@@ -155,6 +156,34 @@ def test_no_heavy_package_is_loaded(
     assert ("rich" in loaded) == may_draw
 
 
+def test_a_command_loads_nothing_that_only_others_need(
+    finish_runs: FinishRuns, plain_environ: dict[str, str], experiment: Path
+) -> None:
+    """`ls` starts without the modules of the other commands."""
+    finish_runs(experiment, 1)
+    code = (
+        "import sys, immutable_logs.cli as cli\n"
+        "try:\n    cli.main()\n"
+        "except SystemExit as ended:\n    assert not ended.code, ended.code\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+
+    completed = subprocess.run(
+        [sys.executable, "-c", code, "ls"],
+        cwd=experiment,
+        env=plain_environ,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        timeout=60,
+    )
+
+    loaded = set(completed.stderr.split())
+    others = {place.partition(":")[0] for name, place in COMMANDS.items() if name != "ls"}
+    assert "immutable_logs.cli.ls" in loaded
+    assert not loaded & (others | {"immutable_logs.run", "immutable_logs.verification", "immutable_logs.demo"})
+
+
 def test_an_ascii_terminal_gets_escapes_instead_of_an_error(
     run_program: RunProgram, finish_runs: FinishRuns, tmp_path: Path
 ) -> None:
@@ -165,36 +194,6 @@ def test_an_ascii_terminal_gets_escapes_instead_of_an_error(
 
     assert completed.returncode == 0, completed.stderr
     assert f"\\xfcbung/runs/{run.id}" in completed.stdout
-
-
-class TestCompletion:
-    def complete(self, run_program: RunProgram, words: str, *, cwd: Path) -> list[str]:
-        """Return what bash is told for a command line that ends where the cursor is."""
-        completed = run_program(
-            cwd=cwd,
-            _IMMUTABLE_LOGS_COMPLETE="complete_bash",
-            COMP_WORDS=words,
-            COMP_CWORD=str(len(words.split(" ")) - 1),
-        )
-        assert completed.returncode == 0, completed.stderr
-        return completed.stdout.split()
-
-    def test_references_are_completed_newest_first(
-        self, run_program: RunProgram, finish_runs: FinishRuns, experiment: Path
-    ) -> None:
-        """The shell offers `latest` and the ids, in the experiment that the command line names."""
-        runs = finish_runs(experiment, 2)
-
-        assert self.complete(run_program, "immutable-logs show ", cwd=experiment) == [
-            "latest",
-            runs[1].id,
-            runs[0].id,
-        ]
-        assert self.complete(run_program, "immutable-logs path -e experiment lat", cwd=experiment.parent) == ["latest"]
-
-    def test_no_experiment_completes_to_nothing(self, run_program: RunProgram, tmp_path: Path) -> None:
-        """The shell is not disturbed by an error."""
-        assert self.complete(run_program, "immutable-logs show ", cwd=tmp_path) == []
 
 
 class TestCommandsOfOtherPackages:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -57,3 +58,12 @@ def test_without_a_run_nothing_is_printed_on_stdout(run_program: RunProgram, exp
 
     assert (completed.returncode, completed.stdout) == (2, "")
     assert "there is no link 'latest' that shows a run" in completed.stderr
+
+
+def test_json_has_the_id_beside_the_path(run_program: RunProgram, finish_runs: FinishRuns, experiment: Path) -> None:
+    """A script that needs both asks once."""
+    runs = finish_runs(experiment, 2)
+
+    completed = run_program("path", "latest~1", "-e", experiment, "--json")
+
+    assert json.loads(completed.stdout) == {"format": 1, "run": runs[0].id, "path": str(runs[0].path)}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_json_has_the_documented_keys(run_program: RunProgram, finish_runs: Fini
     document = shown(run_program("show", "-e", experiment, "--json"))
     (summary,) = shown(run_program("ls", experiment, "--json"))["runs"]
 
-    assert list(document) == ["format", "experiment", *summary, *OWN_KEYS]
+    assert list(document) == ["format", *summary, *OWN_KEYS]
     assert {key: document[key] for key in summary} == summary
     assert document["run"] == run.id
     assert document["end"]["outcome"] == "finished"
@@ -278,3 +279,32 @@ class TestReferences:
 
         assert completed.returncode == 2
         assert "\x1b" not in completed.stderr
+
+
+def test_metrics_show_the_last_value_of_each_curve(
+    run_program: RunProgram, start: Start, experiment: Path, write_events: Callable[..., Path]
+) -> None:
+    """The step of a run that goes on, and its values, are in the event files; names in there are harmless."""
+    write_events(start(experiment).path, {"loss": {4: 0.5}, "lr\x1b[31m": {5: 1e-4}}, start=0)
+
+    output = run_program("show", "-e", experiment, "--metrics").stdout
+    document = shown(run_program("show", "-e", experiment, "--metrics", "--json"))
+
+    assert "Last step     5\n" in output
+    assert re.search(r"^loss +0\.5$", output, re.MULTILINE)
+    assert re.search(r"^lr\\x1b\[31m +0\.0001$", output, re.MULTILINE)
+    assert "\x1b" not in output
+    assert (document["metrics"]["step"], document["metrics"]["loss"]) == (5, 0.5)
+
+
+def test_graph_draws_the_lineage_of_the_run(run_program: RunProgram, start: Start, experiment: Path) -> None:
+    """The runs that continue each other are drawn, the shown one marked, the others of the experiment left out."""
+    first = start(experiment)
+    start(experiment)
+    second = start(experiment, resumed_from=first)
+    third = start(experiment, resumed_from=first)
+
+    output = run_program("show", second.id, "-e", experiment, "--graph").stdout
+
+    lines = output.partition("\nLineage\n")[2].splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["o", first.id], ["*", "^"], ["+-^", third.id]]
