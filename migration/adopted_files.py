@@ -76,7 +76,9 @@ class AdoptedFiles:
 
     def holdings(self, file: FileEvidence) -> list[Holding]:
         """Return the runs that hold a file."""
-        held = []
+        held: list[Holding] = []
+        if not self._index and not self._copies:
+            return held
         columns = self._index.get(file.device)
         if columns is not None:
             inodes, holders = columns

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from immutable_logs.layout import CHECKPOINTS
 from immutable_logs.records import ADOPTED, FinishRecord, ManifestRecord, RunRecord, format_time
 from immutable_logs.redaction import redact_arguments, redact_text
-from migration.legacy_layout import Kind
+from migration.file_kinds import Kind
 
 if TYPE_CHECKING:
     from migration.plan import PlannedRun

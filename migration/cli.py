@@ -17,7 +17,7 @@ from immutable_logs.layout import ExperimentLayout
 from immutable_logs.records import FORMAT
 from migration.apply import Applied, apply_plan
 from migration.finalize import Finalization, finalize_migration, plan_finalization
-from migration.legacy_layout import find_experiments
+from migration.legacy_search import find_experiments
 from migration.plan import ExperimentPlan
 from migration.rendering import JsonStream, file_document, print_plan, progress, run_document
 from migration.undo import undo_migration
@@ -35,6 +35,10 @@ _MAX_DIRECTORIES: Final = 10
 
 class _PlanByDefault(CommandGroup):
     """Takes ``migrate-nemo-logs DIR`` for ``migrate-nemo-logs plan DIR``."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click, which may be a part of Typer
+        """Return the names of the commands; those of other packages belong to `immutable-logs`."""
+        return [name for name in super().list_commands(ctx) if name in self.commands]
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click, which may be a part of Typer
         """Put the default command before arguments that name none."""
@@ -70,7 +74,7 @@ def main() -> None:
 
 @app.callback()
 def _describe() -> None:
-    r"""Bring log directories that stock NeMo left behind under the immutable layout.
+    """Bring log directories that stock NeMo left behind under the immutable layout.
 
     Nothing is moved and nothing is copied: each old launch becomes a run directory with hard links to its files. Old
     names stay until `finalize`. PATHs are searched for log directories, without following links below them.
@@ -89,7 +93,7 @@ def _describe() -> None:
       1  a finding: something that a person should look at
       2  wrong use: unknown option, no such directory
       3  could not: a file system that refuses, another migration at work
-    """
+    """  # noqa: D301 - the escape tells click not to wrap the next lines
 
 
 @app.command("plan")

@@ -13,16 +13,19 @@ import re
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from migration.legacy_layout import Kind, Source, classify, rank_in
+from migration.file_kinds import Kind, classify, rank_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from migration.legacy_layout import Source
+
 _STAMP: Final = re.compile(rb"^\[NeMo [A-Z] ([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}) ", re.MULTILINE)
+_STAMP_BEGIN: Final = b"[NeMo "
 _HEADER: Final = b" Experiments will be logged at "
 """Every NeMo says so once a launch and rank, when `exp_manager` has chosen the directory."""
 
@@ -31,6 +34,12 @@ _FIT_STOPPED: Final = b"`Trainer.fit` stopped:"
 _RESTORING: Final = b"Restoring states from the checkpoint path at "
 _STEP: Final = re.compile(rb"(?:global step |Checkpoint save for step |`max_steps=)([0-9]+)")
 _COMMIT: Final = re.compile(rb"commit hash: ([0-9a-f]{7,64})")
+
+KEPT: Final = 120.0
+"""NeMo keeps messages in memory until it has a file: how many seconds before a start the first stamp can lie."""
+
+_MAX_KEPT: Final = 1000
+"""How many such messages there can be."""
 
 _BLOCK: Final = 1 << 20
 _EDGE: Final = 1 << 16
@@ -44,9 +53,8 @@ _EVENT_HEAD: Final = struct.Struct("<8x4xBd")
 _WALL_TIME_TAG: Final = 0x09
 
 
-@dataclass(frozen=True, slots=True)
-class FileEvidence:
-    """What one old file tells.
+class FileEvidence(NamedTuple):
+    """What one old file tells; a tuple, since a million are made, one after the other.
 
     Attributes:
         source: The directory it lies in, relative to the experiment.
@@ -60,10 +68,11 @@ class FileEvidence:
         first: The first stamp inside, as if it were UTC.
         last: The last stamp inside, as if it were UTC.
         headers: The stamps of the lines that begin a launch, as if they were UTC.
+        ends: For each of these, the last stamp of what was written before that launch began, if it can be told.
         born: When it was made, where the file itself tells exactly; Unix time.
         writer: Host and process id of an event file's writer.
         text: What else matters of its content: the command line, the commit, the checkpoint restored.
-        step: The highest global step mentioned towards its end.
+        step: The highest global step mentioned towards its end; not looked for in the logs of ranks but zero.
         has_ended: Whether it tells that the training reached its end.
         problem: Why its content could not be read.
     """
@@ -79,6 +88,7 @@ class FileEvidence:
     first: float | None = None
     last: float | None = None
     headers: tuple[float, ...] = ()
+    ends: tuple[float | None, ...] = ()
     born: float | None = None
     writer: tuple[str, int] | None = None
     text: str | None = None
@@ -101,7 +111,7 @@ class FileEvidence:
         return zone if abs(difference - zone) <= _ZONE_TOLERANCE and abs(zone) <= _MAX_ZONE else None
 
 
-def read_evidence(experiment: Path, source: Source, name: str) -> FileEvidence:
+def read_evidence(experiment: Path | str, source: Source, name: str) -> FileEvidence:
     """Return what a file tells. Only rank logs are read to their end, in blocks; of others only their edges.
 
     Args:
@@ -114,63 +124,89 @@ def read_evidence(experiment: Path, source: Source, name: str) -> FileEvidence:
     """
     kind = classify(name)
     # Texts: building a `Path` takes longer than the system call.
-    path = os.path.join(experiment, source.path, name)
+    path = f"{experiment}/{source.path}/{name}" if source.path else f"{experiment}/{name}"
     status = os.lstat(path)
-    facts: dict[str, Any] = {
-        "source": source.path,
-        "name": name,
-        "kind": kind,
-        "size": status.st_size,
-        "mtime": status.st_mtime,
-        "device": status.st_dev,
-        "inode": status.st_ino,
-    }
+    size = status.st_size
     read = _READERS.get(kind)
     if read is None:
-        return FileEvidence(**facts)
+        return FileEvidence(source.path, name, kind, size, status.st_mtime, status.st_dev, status.st_ino)
     try:
-        content = read(path)
+        content = read(path, size)
     except FileNotFoundError:
         raise
     except OSError as error:
-        content = {"problem": f"its content cannot be read ({error.strerror})"}
-    return FileEvidence(**{**_in_name(name, kind), **facts, **content})
+        content = {"problem": f"its content cannot be read ({error.strerror})", "rank": rank_in(name)}
+    if kind is Kind.EVENTS:
+        content = {**_in_events_name(name), **content}
+    return FileEvidence(source.path, name, kind, size, status.st_mtime, status.st_dev, status.st_ino, **content)
 
 
-def _in_name(name: str, kind: Kind) -> dict[str, Any]:
-    if kind is Kind.RANK_LOG:
-        return {"rank": rank_in(name)}
-    match = _EVENTS_NAME.match(name) if kind is Kind.EVENTS else None
-    if match is None:
-        return {}
-    return {"born": float(match.group(1)), "writer": (match.group(2), int(match.group(3)))}
+def _in_events_name(name: str) -> dict[str, Any]:
+    match = _EVENTS_NAME.match(name)
+    return {} if match is None else {"born": float(match.group(1)), "writer": (match.group(2), int(match.group(3)))}
 
 
-def _read_stamped(path: str) -> dict[str, Any]:
-    """Read the stamps of a rank log or error log, all of it, a block at a time."""
-    first = last = None
-    headers = []
-    step = None
-    with open(path, "rb", buffering=0) as file:
-        rest = b""
-        while block := file.read(_BLOCK):
-            block = rest + block
-            cut = block.rfind(b"\n") + 1
-            if cut == 0 and len(block) < _BLOCK:
-                cut = len(block)
-            rest = block[cut:][-_EDGE:]
-            block = block[:cut]
-            first = _first_stamp(block) if first is None else first
-            last = _last_stamp(block) or last
+def _read_rank_log(path: str, size: int) -> dict[str, Any]:
+    rank = rank_in(path.rpartition("/")[2])
+    content = _read_stamped(path, size, wants_step=rank == 0)
+    content["rank"] = rank
+    return content
+
+
+def _read_stamped(path: str, size: int, *, wants_step: bool = True) -> dict[str, Any]:
+    """Read the stamps of a rank log or error log, all of it: a small one in one go, another a block at a time."""
+    whole = _read_whole(path, size) if size < _EDGE else None
+    if whole is not None:
+        return {
+            "first": _first_stamp(whole),
+            "last": _last_stamp(whole),
+            **_told_by(_headings(whole)),
+            "step": _last_step(whole) if wants_step else None,
+        }
+    first = last = step = None
+    headings: list[tuple[float, float | None]] = []
+    rest = b""
+    for piece in _blocks(path):
+        block = rest + piece
+        cut = block.rfind(b"\n") + 1
+        if cut == 0 and len(block) < _BLOCK:
+            cut = len(block)
+        rest = block[cut:][-_EDGE:]
+        block = block[:cut]
+        first = _first_stamp(block) if first is None else first
+        last = _last_stamp(block) or last
+        if wants_step:
             step = _last_step(block) or step
-            headers += _headers(block)
-        first = _first_stamp(rest) if first is None else first
-        last = _last_stamp(rest) or last
-        headers += _headers(rest)
-    return {"first": first, "last": last, "headers": tuple(headers), "step": step}
+        headings += _headings(block)
+    first = _first_stamp(rest) if first is None else first
+    last = _last_stamp(rest) or last
+    headings += _headings(rest)
+    return {"first": first, "last": last, **_told_by(headings), "step": step}
 
 
-def _read_lightning(path: str) -> dict[str, Any]:
+def _told_by(headings: list[tuple[float, float | None]]) -> dict[str, Any]:
+    if not headings:
+        return {}
+    return {"headers": tuple(stamp for stamp, _ in headings), "ends": tuple(end for _, end in headings)}
+
+
+def _read_whole(path: str, size: int) -> bytes | None:
+    """Return what is in a small file; None if it has grown meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(descriptor, size + 1)
+    finally:
+        os.close(descriptor)
+    return data if len(data) == size else None
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+def _read_lightning(path: str, _: int) -> dict[str, Any]:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_EDGE)
@@ -184,18 +220,18 @@ def _read_lightning(path: str) -> dict[str, Any]:
     }
 
 
-def _read_arguments(path: str) -> dict[str, Any]:
+def _read_arguments(path: str, _: int) -> dict[str, Any]:
     with open(path, "rb") as file:
         return {"text": _text(file.read(_MAX_TEXT))}
 
 
-def _read_commit(path: str) -> dict[str, Any]:
+def _read_commit(path: str, _: int) -> dict[str, Any]:
     with open(path, "rb") as file:
         match = _COMMIT.search(file.read(_MAX_TEXT))
     return {"text": match.group(1).decode("ascii") if match else None}
 
 
-def _read_events(path: str) -> dict[str, Any]:
+def _read_events(path: str, _: int) -> dict[str, Any]:
     """Read when an event file was made: its first record says so to the microsecond, its name to the second."""
     with open(path, "rb") as file:
         head = file.read(_EVENT_HEAD.size)
@@ -209,7 +245,7 @@ def _read_events(path: str) -> dict[str, Any]:
 
 
 _READERS: Final = {
-    Kind.RANK_LOG: _read_stamped,
+    Kind.RANK_LOG: _read_rank_log,
     Kind.ERRORS: _read_stamped,
     Kind.LIGHTNING: _read_lightning,
     Kind.ARGUMENTS: _read_arguments,
@@ -219,19 +255,19 @@ _READERS: Final = {
 
 
 def _first_stamp(block: bytes) -> float | None:
-    match = _STAMP.search(block)
+    # The first line has one nearly always, and `search` is slow to begin.
+    match = _STAMP.match(block) or _STAMP.search(block)
     return _parse(match.group(1)) if match else None
 
 
 def _last_stamp(block: bytes) -> float | None:
-    """Return the last stamp of a block, looking at its end first."""
-    start = len(block)
-    while start > 0:
-        start = max(0, start - _EDGE)
-        cut = block.find(b"\n", start) + 1 if start else 0
-        matches = _STAMP.findall(block[cut:])
-        if matches:
-            return _parse(matches[-1])
+    """Return the last stamp of a block, looking from its end."""
+    end = len(block)
+    while (position := block.rfind(_STAMP_BEGIN, 0, end)) >= 0:
+        match = _STAMP.match(block, position)
+        if match:
+            return _parse(match.group(1))
+        end = position
     return None
 
 
@@ -239,17 +275,45 @@ def _last_step(block: bytes) -> int | None:
     return max(map(int, _STEP.findall(block[-_EDGE:])), default=None)
 
 
-def _headers(block: bytes) -> list[float]:
+def _headings(block: bytes) -> list[tuple[float, float | None]]:
+    """Return the stamps of the lines that begin a launch, each with the last stamp of the launch before it."""
     found = []
+    before = 0
     position = block.find(_HEADER)
     while position >= 0:
         line = block.rfind(b"\n", 0, position) + 1
         match = _STAMP.match(block[line : position + 1])
         stamp = _parse(match.group(1)) if match else None
         if stamp is not None:
-            found.append(stamp)
+            found.append((stamp, _end_before(block, before, line, stamp)))
+            before = line
         position = block.find(_HEADER, position + 1)
     return found
+
+
+def _end_before(block: bytes, begin: int, line: int, heading: float) -> float | None:
+    """Return the last stamp before a launch's part of a log, which is not before the heading that begins there.
+
+    NeMo keeps lines in memory until it has a file, so that some lines before the heading are that launch's own. They
+    come after the longest pause in the last two minutes.
+    """
+    end = None
+    longest = -1.0
+    following = heading
+    for _ in range(_MAX_KEPT):
+        line = block.rfind(_STAMP_BEGIN, begin, line)
+        if line < 0:
+            break
+        match = _STAMP.match(block, line)
+        stamp = _parse(match.group(1)) if match else None
+        if stamp is None:
+            continue
+        if following - stamp > longest:
+            longest, end = following - stamp, stamp
+        if heading - stamp > KEPT:
+            break
+        following = stamp
+    return end
 
 
 @lru_cache(maxsize=4096)

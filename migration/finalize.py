@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from immutable_logs.catalog import RUNNING, SIGN_OF_LIFE_AGE, Experiment, format_seconds
 from immutable_logs.errors import NotAnExperimentError
+from migration.attribution import SURVEYED
+from migration.file_kinds import Kind
 from migration.journal import EMPTY, REMOVE
-from migration.legacy_layout import Kind, Place
+from migration.legacy_layout import Place
 from migration.open_files import find_open_files
-from migration.past_launches import SURVEYED
 from migration.plan import ExperimentPlan
 from migration.verify import verify_migration
 

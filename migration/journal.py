@@ -114,8 +114,10 @@ class Journal:
         return {step["run"] for step in self.read() if step.get("step") == DIRECTORY and "run" in step}
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self) -> Iterator[bool]:
         """Make the journal if there is none, and hold it against other migrations for a `with` block.
+
+        Yields whether it was made just now, so that no migration can have changed anything here before.
 
         1. Begin it in the private directory, saying whether ``runs/`` is this migration's.
         2. Make ``runs/``.
@@ -128,11 +130,14 @@ class Journal:
             MigrationBusyError: If another migration holds it.
             OSError: If the file system refuses.
         """
+        is_new = False
         if not self._home.is_dir():
             makes_runs = not self.layout.runs.is_dir()
             with suppress(FileExistsError):
                 self._private.mkdir()  # 1
-            if not (self._private / _NAME).exists():
+                is_new = True
+            # Not "if it exists": a full disk or a kill can have left it empty or cut.
+            if not any(step.get("step") == BEGIN for step in self.read()):
                 durable_files.append(
                     self._private / _NAME, encode_line({"step": BEGIN, "makes_runs": makes_runs}), after_newline=True
                 )
@@ -140,7 +145,7 @@ class Journal:
             with suppress(FileNotFoundError):
                 durable_files.replace(self._private, self._home)  # 3
         with self.held():
-            yield
+            yield is_new
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Recognise what stock NeMo left behind, by names alone; read-only.
+"""Recognise what stock NeMo left in one directory, by names alone; read-only.
 
 A *log directory* is one that `exp_manager` wrote into. Its files lie in up to three kinds of places: at its top, in
 the archives ``run_N`` into which a later launch moved them, and in ``version_N``, where Lightning put the event files
@@ -15,45 +15,20 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from immutable_logs.layout import CHECKPOINTS, LATEST, RUNS, ExperimentLayout
-from immutable_logs.run_id import is_run_id
-from migration.journal import has_journal
+from migration.file_kinds import CHECKPOINT_ENDINGS, SIGNS, Kind, classify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _ARCHIVE: Final = re.compile(r"run_[0-9]+\Z")
 _VERSION: Final = re.compile(r"version_[0-9]+\Z")
 _DATETIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}\Z")
-_RANK_LOG: Final = re.compile(r"nemo_log_globalrank-([0-9]+)_localrank-([0-9]+)\.txt\Z")
-_EVENTS: Final = re.compile(r"events\.out\.tfevents\.[0-9]+\.")
-_CHECKPOINTS: Final = (".ckpt", ".nemo", "-unfinished")
 
 _OTHERS: Final = {
     CHECKPOINTS: "checkpoints stay where they are",
     "wandb": "belongs to Weights & Biases, which finds its runs by their place",
     "mlruns": "belongs to MLflow, which finds its runs by their place",
 }
-_NOT_SEARCHED: Final = frozenset({CHECKPOINTS, "wandb", "mlruns", "__pycache__", "node_modules"})
-
-
-class Kind(Enum):
-    """What a file is, by its name."""
-
-    ARGUMENTS = "cmd-args.log"
-    GIT = "git-info.log"
-    ERRORS = "nemo_error_log.txt"
-    LIGHTNING = "lightning_logs.txt"
-    HPARAMS = "hparams.yaml"
-    RANK_LOG = "nemo_log_globalrank-*"
-    EVENTS = "events.out.tfevents.*"
-    CHECKPOINT = "checkpoint"
-    OTHER = "other"
-
-
-_BY_NAME: Final = {kind.value: kind for kind in (Kind.ARGUMENTS, Kind.GIT, Kind.ERRORS, Kind.LIGHTNING, Kind.HPARAMS)}
-_SIGNS: Final = frozenset({Kind.ARGUMENTS, Kind.ERRORS, Kind.LIGHTNING, Kind.RANK_LOG})
-"""Kinds that only NeMo writes. Event files and ``hparams.yaml`` are Lightning's, ``git-info.log`` anyone's."""
 
 
 class Place(Enum):
@@ -130,7 +105,7 @@ class LegacyExperiment:
 
 
 @dataclass(slots=True)
-class _Glance:
+class Glance:
     """What the names in one directory say."""
 
     mtime: float
@@ -141,101 +116,22 @@ class _Glance:
     odd: list[LeftAlone] = field(default_factory=list)
 
 
-def classify(name: str) -> Kind:
-    """Return what a file is, by its name."""
-    known = _BY_NAME.get(name)
-    if known is not None:
-        return known
-    if name.startswith("nemo_log_") and _RANK_LOG.match(name):
-        return Kind.RANK_LOG
-    if name.startswith("events.out.") and _EVENTS.match(name):
-        return Kind.EVENTS
-    return Kind.CHECKPOINT if name.endswith(_CHECKPOINTS) else Kind.OTHER
-
-
-def rank_in(name: str) -> int | None:
-    """Return the global rank in the name of a rank log."""
-    match = _RANK_LOG.match(name)
-    return int(match.group(1)) if match else None
-
-
-def find_experiments(paths: Iterable[os.PathLike[str] | str], problems: list[str]) -> Iterator[LegacyExperiment]:
-    """Yield every experiment at and below some paths, each once, without following links below them.
-
-    Args:
-        paths: Where to look; may be links to directories.
-        problems: Receives a sentence for everything that could not be looked at.
-    """
-    seen: set[tuple[int, int]] = set()
-    for path in paths:
-        root = ExperimentLayout.of(path).path
-        if _ARCHIVE.match(root.name) and _try_glance(root.parent, []) is not None:
-            parent = _try_glance(root.parent, [])
-            if parent is not None and parent.has_signs:
-                problems.append(f"an archive is migrated with its log directory; name {root.parent} instead of {root}")
-                continue
-        yield from _search(root, seen, problems, is_named=True)
-
-
-def look_again(experiment: LegacyExperiment) -> LegacyExperiment:
-    """Return what there is now in an experiment: a launch may have made an archive meanwhile."""
-    return next(
-        (each for each in _search(experiment.path, set(), [], is_named=False) if each.path == experiment.path),
-        experiment,
-    )
-
-
-def _search(
-    root: Path, seen: set[tuple[int, int]], problems: list[str], *, is_named: bool
-) -> Iterator[LegacyExperiment]:
-    waiting = [(root, is_named)]
-    while waiting:
-        directory, is_root = waiting.pop()
-        try:
-            status = os.stat(directory)
-            glance = _glance(directory)
-        except OSError as error:
-            problems.append(f"cannot look into a directory ({error.strerror}): {directory}")
-            continue
-        if (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        children = {name: _try_glance(directory / name, problems) for name in glance.directories if _is_numbered(name)}
-        archives = [name for name, child in children.items() if child is not None and _is_archive(name, child)]
-        is_log = glance.has_signs or any(_has_signs(children[name]) for name in archives)
-        if is_root and is_log and _is_version(directory.name) and not archives:
-            yield _single_version(directory, glance, children)
-            continue
-        versions = [
-            name
-            for name, child in children.items()
-            if child is not None and _is_version(name) and child.has_signs and not _has_archives(directory / name)
-        ]
-        if is_log or versions or has_journal(directory, glance.directories):
-            yield _experiment(directory, glance, children, archives if is_log else None, versions)
-        taken = set(versions)
-        if is_log:
-            taken |= {name for name in glance.directories if name.startswith("run_")}
-            taken |= {name for name, child in children.items() if child is not None and _holds_events(name, child)}
-        ours = {RUNS, "tensorboard", "requeue"} if is_log or versions or RUNS in glance.directories else set()
-        waiting.extend(
-            (directory / name, False)
-            for name in sorted(glance.directories, reverse=True)
-            if name not in taken
-            and name not in ours
-            and name not in _NOT_SEARCHED
-            and not name.startswith(".")
-            and not is_run_id(name)
-        )
-
-
-def _experiment(
+def experiment_in(
     directory: Path,
-    glance: _Glance,
-    children: dict[str, _Glance | None],
+    glance: Glance,
+    children: dict[str, Glance | None],
     archives: list[str] | None,
     versions: list[str],
 ) -> LegacyExperiment:
+    """Return what was found in a directory.
+
+    Args:
+        directory: The directory.
+        glance: What is in it.
+        children: What is in its numbered directories.
+        archives: Those of them that are archives; None if the directory itself is no log directory.
+        versions: Those of them that are log directories of their own.
+    """
     logs = []
     left = list(glance.odd)
     used = set(versions)
@@ -248,8 +144,8 @@ def _experiment(
         child = children[name]
         if child is None:
             continue
-        inner: dict[str, _Glance | None] = {
-            each: _try_glance(directory / name / each, []) for each in child.directories if _is_numbered(each)
+        inner: dict[str, Glance | None] = {
+            each: try_glance(directory / name / each, []) for each in child.directories if is_numbered(each)
         }
         sources, used_here, odd = _sources(name, child, inner, [])
         logs.append(LogDirectory(name, sources))
@@ -282,7 +178,7 @@ def _conflicts(directory: Path) -> list[LeftAlone]:
     return found
 
 
-def _single_version(directory: Path, glance: _Glance, children: dict[str, _Glance | None]) -> LegacyExperiment:
+def single_version(directory: Path, glance: Glance, children: dict[str, Glance | None]) -> LegacyExperiment:
     """Return the experiment of a version directory that was named by itself: the directory above, and nothing else."""
     name = directory.name
     sources, used, odd = _sources(name, glance, children, [])
@@ -296,7 +192,7 @@ def _single_version(directory: Path, glance: _Glance, children: dict[str, _Glanc
 
 
 def _sources(
-    path: str, glance: _Glance, children: dict[str, _Glance | None], archives: list[str]
+    path: str, glance: Glance, children: dict[str, Glance | None], archives: list[str]
 ) -> tuple[tuple[Source, ...], set[str], list[LeftAlone]]:
     prefix = f"{path}/" if path else ""
     sources = [Source(path, Place.TOP, glance.mtime, glance.files)]
@@ -308,7 +204,7 @@ def _sources(
             continue
         if name in archives:
             sources.append(Source(prefix + name, Place.ARCHIVE, child.mtime, child.files))
-        elif _holds_events(name, child):
+        elif holds_events(name, child):
             sources.append(Source(prefix + name, Place.EVENTS, child.mtime, child.files))
         else:
             continue
@@ -318,44 +214,53 @@ def _sources(
     return tuple(sources), used, odd
 
 
-def _glance(directory: Path) -> _Glance:
-    found = _Glance(os.stat(directory).st_mtime)
+def glance_at(directory: Path) -> Glance:
+    """Look at the names in a directory."""
+    found = Glance(os.stat(directory).st_mtime)
     with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.is_symlink():
-                if entry.name != LATEST:
-                    found.odd.append(LeftAlone(entry.name, "a link; what it leads to is not NeMo's doing"))
-            elif entry.is_dir(follow_symlinks=False):
-                found.directories.append(entry.name)
-            elif entry.is_file(follow_symlinks=False):
+            if entry.is_file(follow_symlinks=False):
                 kind = classify(entry.name)
-                found.has_signs = found.has_signs or kind in _SIGNS
+                found.has_signs = found.has_signs or kind in SIGNS
                 found.has_events = found.has_events or kind is Kind.EVENTS
                 found.files += 1
-                if _ARCHIVE.match(entry.name):
+                if kind is Kind.OTHER and _ARCHIVE.match(entry.name):
                     found.odd.append(LeftAlone(entry.name, "a file, not an archive of NeMo"))
+            elif entry.is_dir(follow_symlinks=False):
+                found.directories.append(entry.name)
+            elif entry.is_symlink():
+                if entry.name != LATEST:
+                    found.odd.append(LeftAlone(entry.name, "a link; what it leads to is not NeMo's doing"))
             else:
                 found.odd.append(LeftAlone(entry.name, _special(entry.stat(follow_symlinks=False).st_mode)))
     return found
 
 
-def _try_glance(directory: Path, problems: list[str]) -> _Glance | None:
+def try_glance(directory: Path, problems: list[str]) -> Glance | None:
+    """Look at the names in a directory; where that fails, `problems` receives why."""
     try:
-        return _glance(directory)
+        return glance_at(directory)
     except OSError as error:
         problems.append(f"cannot look into a directory ({error.strerror}): {directory}")
         return None
 
 
-def _is_numbered(name: str) -> bool:
-    return bool(_ARCHIVE.match(name)) or _is_version(name)
+def is_archive_name(name: str) -> bool:
+    """Tell whether NeMo could have given a name to an archive."""
+    return bool(_ARCHIVE.match(name))
 
 
-def _is_version(name: str) -> bool:
+def is_numbered(name: str) -> bool:
+    """Tell whether a name is one of an archive or of a version."""
+    return is_archive_name(name) or is_version(name)
+
+
+def is_version(name: str) -> bool:
+    """Tell whether a name is one that `exp_manager` or Lightning gives to a version."""
     return bool(_VERSION.match(name) or _DATETIME.match(name))
 
 
-def _is_archive(name: str, glance: _Glance) -> bool:
+def is_archive(name: str, glance: Glance) -> bool:
     """Tell whether a directory can be NeMo's archive: NeMo moves plain files only, so that a directory inside is not.
 
     With logs of NeMo in it, it is one all the same, to which somebody has added a directory.
@@ -363,20 +268,22 @@ def _is_archive(name: str, glance: _Glance) -> bool:
     return bool(_ARCHIVE.match(name) and glance.files and (glance.has_signs or not glance.directories))
 
 
-def _holds_events(name: str, glance: _Glance) -> bool:
+def holds_events(name: str, glance: Glance) -> bool:
     """Tell whether a directory is Lightning's place for the event file of one launch of a resumed experiment."""
     return bool(_VERSION.match(name)) and glance.has_events and not glance.has_signs
 
 
-def _has_signs(glance: _Glance | None) -> bool:
+def has_signs(glance: Glance | None) -> bool:
+    """Tell whether there is a file that only NeMo writes."""
     return glance is not None and glance.has_signs
 
 
-def _has_archives(directory: Path) -> bool:
-    glance = _try_glance(directory, [])
+def has_archives(directory: Path) -> bool:
+    """Tell whether a directory holds archives with logs of NeMo."""
+    glance = try_glance(directory, [])
     if glance is None:
         return False
-    return any(_ARCHIVE.match(name) and _has_signs(_try_glance(directory / name, [])) for name in glance.directories)
+    return any(_ARCHIVE.match(name) and has_signs(try_glance(directory / name, [])) for name in glance.directories)
 
 
 def _number(name: str) -> tuple[str, int, str]:
@@ -385,10 +292,10 @@ def _number(name: str) -> tuple[str, int, str]:
     return (head, int(tail), name) if tail.isdecimal() and not _DATETIME.match(name) else (name, 0, name)
 
 
-def _why_left(name: str, glance: _Glance | None) -> str:
+def _why_left(name: str, glance: Glance | None) -> str:
     if name in _OTHERS:
         return _OTHERS[name]
-    if name.endswith(_CHECKPOINTS):
+    if name.endswith(CHECKPOINT_ENDINGS):
         return _OTHERS[CHECKPOINTS]
     if _ARCHIVE.match(name):
         if glance is not None and not glance.files and not glance.directories:

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.run_id import RANDOM_BYTES, format_run_id
 from migration.adopted_files import AdoptedFiles
+from migration.attribution import SURVEYED
 from migration.evidence import read_evidence
+from migration.file_kinds import Kind, classify, rank_in
 from migration.journal import Journal
-from migration.legacy_layout import Kind, classify, rank_in
-from migration.past_launches import SURVEYED, Attribution
+from migration.launch_survey import survey_launches
+from migration.legacy_layout import is_archive_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from migration.attribution import Attribution, Decision
     from migration.evidence import FileEvidence
     from migration.legacy_layout import LeftAlone, LegacyExperiment, LogDirectory, Place, Source
     from migration.past_launches import PastLaunch
@@ -62,8 +64,7 @@ class PlannedRun:
     pending: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
+class PlannedFile(NamedTuple):
     """What happens to one old file.
 
     Attributes:
@@ -125,7 +126,7 @@ class ExperimentPlan:
         self._ids: set[str] = set()
         self._logs: list[tuple[LogDirectory, Attribution]] = []
         for log in experiment.log_directories:
-            attribution = Attribution(log.sources, self._survey(log))
+            attribution = survey_launches(log.sources, self._survey(log))
             self._logs.append((log, attribution))
             previous = None
             for launch in attribution.launches:
@@ -163,13 +164,20 @@ class ExperimentPlan:
         except OSError as error:
             self.problems.append(f"cannot look into a directory ({error.strerror}): {directory}")
             return
+        root = str(self.layout.path)
         with entries:
             for entry in entries:
-                if not is_wanted(entry.name) or not entry.is_file(follow_symlinks=False):
+                name = entry.name
+                if not is_wanted(name) or not entry.is_file(follow_symlinks=False):
                     continue
-                # A training that starts just now moves what lies at the top; the next plan finds it in the archive.
-                with suppress(FileNotFoundError):
-                    yield read_evidence(self.layout.path, source, entry.name)
+                if name.startswith("run_") and is_archive_name(name):
+                    continue
+                try:
+                    evidence = read_evidence(root, source, name)
+                except FileNotFoundError:
+                    # A training that starts just now moves what lies at the top; the next plan finds it elsewhere.
+                    continue
+                yield evidence
 
     def _plan_run(self, log: LogDirectory, launch: PastLaunch, previous: PlannedRun | None) -> PlannedRun:
         run_id = self._known_id(launch) or self._new_id(log, launch)
@@ -209,29 +217,34 @@ class ExperimentPlan:
         decision = attribution.decide(evidence)
         if decision.launch is None:
             return PlannedFile(evidence, source.place, decision.reason)
-        runs = []
-        for launch in (decision.launch, *decision.also):
+        runs = self._runs_of(log, decision)
+        for run in runs:
+            if run.is_pruned:
+                return PlannedFile(evidence, source.place, f"its run {runs[0].id} was adopted before, and pruned")
+        missing = runs
+        is_shared = False
+        held = self.adopted.holdings(evidence)
+        if held:
+            holders = {each.run for each in held}
+            missing = tuple(run for run in runs if run.id not in holders)
+            if len(missing) == len(runs):
+                # The evidence has changed since it was adopted, as after a copy; the run that holds it keeps it.
+                missing = ()
+            is_shared = any(each.shares for each in held)
+        reason = decision.reason if evidence.problem is None else f"{decision.reason}; {evidence.problem}"
+        new_names = tuple([self._name(run, evidence, attribution, names, is_missing=run in missing) for run in runs])
+        return PlannedFile(evidence, source.place, reason, runs, new_names, missing, is_shared)
+
+    def _runs_of(self, log: LogDirectory, decision: Decision) -> tuple[PlannedRun, ...]:
+        """Return the runs of a file's launches; a collection of uncertain files is a run from its first file on."""
+        known = self._by_launch.get(decision.launch) if decision.launch is not None and not decision.also else None
+        if known is not None:
+            return (known,)
+        launches = [launch for launch in (decision.launch, *decision.also) if launch is not None]
+        for launch in launches:
             if launch not in self._by_launch:
                 self._plan_run(log, launch, None)
-            runs.append(self._by_launch[launch])
-        if any(run.is_pruned for run in runs):
-            return PlannedFile(evidence, source.place, f"its run {runs[0].id} was adopted before, and pruned")
-        held = self.adopted.holdings(evidence)
-        holders = {each.run for each in held}
-        missing = tuple(run for run in runs if run.id not in holders)
-        if held and not any(run.id in holders for run in runs):
-            # The evidence has changed since it was adopted, as after a copy; the run that holds it keeps it.
-            missing = ()
-        reason = decision.reason if evidence.problem is None else f"{decision.reason}; {evidence.problem}"
-        return PlannedFile(
-            evidence=evidence,
-            place=source.place,
-            reason=reason,
-            runs=tuple(runs),
-            names=tuple(self._name(run, evidence, attribution, names, is_missing=run in missing) for run in runs),
-            missing=missing,
-            is_shared=any(each.shares for each in held),
-        )
+        return tuple(self._by_launch[launch] for launch in launches)
 
     def _name(
         self, run: PlannedRun, file: FileEvidence, attribution: Attribution, names: _Names, *, is_missing: bool

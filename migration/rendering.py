@@ -36,7 +36,8 @@ def progress(words: str, total: int, *, is_wanted: bool) -> Iterator[Callable[[]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # No thread that refreshes it: a process with threads cannot be forked safely, as `apply` does.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(words, total=total)
         seen = 0
 
@@ -44,7 +45,7 @@ def progress(words: str, total: int, *, is_wanted: bool) -> Iterator[Callable[[]
             nonlocal seen
             seen += 1
             if seen % _REFRESH == 0:
-                bar.update(task, completed=min(seen, total))
+                bar.update(task, completed=min(seen, total), refresh=True)
 
         yield advance
 

@@ -100,8 +100,10 @@ def _remove_files(journal: Journal, undone: Undone, on_file: Callable[[], None])
         for step in _steps(journal, FILES):
             if (step["how"] == COPY) is not is_copy:
                 continue
-            for names in step["names"]:
+            for name in step["names"]:
                 on_file()
+                # A name alone is the old one and the new one.
+                names = [name, name] if isinstance(name, str) else name
                 if not _remove_file(journal.layout, step, names, undone):
                     keeping.add(step["run"])
     undone.kept = list(dict.fromkeys(undone.kept))

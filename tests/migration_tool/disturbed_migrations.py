@@ -1,6 +1,8 @@
 """Kill a command of the migration at each of its system calls in turn, run it again, and tell what is then different.
 
-Arguments: an old tree, a directory to work in, and ``apply``, ``undo`` or ``finalize``. Prints one JSON object a case.
+Arguments: an old tree, a directory to work in, and ``apply``, ``undo`` or ``finalize``; ``apply-apart`` is ``apply``
+with a second process, which dies instead of the first where it is the one that makes the call. Prints one JSON object
+a case.
 A call is one that changes the file system: what CPython reports to an audit hook, and every `os.write`, of which half
 is written before the kill.
 """
@@ -19,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from immutable_logs.layout import ExperimentLayout
+from migration import linking
 from migration.apply import apply_plan
 from migration.finalize import finalize_migration
-from migration.legacy_layout import find_experiments
+from migration.legacy_search import find_experiments
 from migration.undo import undo_migration
 
 CHANGES = {"os.mkdir", "os.link", "os.symlink", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+SECOND_DIED = 3
 JOURNAL = "runs/.migration/journal.jsonl"
 
 
@@ -70,12 +74,13 @@ def run_and_die(command: str, tree: Path, number: int) -> str | None:
     child = os.fork()
     if child == 0:
         count = 0
+        first = os.getpid()
 
         def die_at(name: str) -> bool:
             nonlocal count
             count += 1
             if count == number:
-                real_write(writing, name.encode())
+                real_write(writing, name.encode() + (b"" if os.getpid() == first else b" in the second process"))
             return count == number
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -92,13 +97,17 @@ def run_and_die(command: str, tree: Path, number: int) -> str | None:
         real_write = os.write
         os.write = write  # type: ignore[assignment]
         sys.addaudithook(hook)
-        run(command, tree)
+        try:
+            run(command, tree)
+        except linking.LinkingStoppedError:
+            os._exit(SECOND_DIED)
         os._exit(0)
     os.close(writing)
     _, status = os.waitpid(child, 0)
     with os.fdopen(reading) as told:
+        # Read to its end: a second process has the other end too, and works on until it sees that the first is gone.
         call = told.read()
-    if os.WIFSIGNALED(status):
+    if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == SECOND_DIED:
         return call
     assert status == 0
     return None
@@ -107,6 +116,9 @@ def run_and_die(command: str, tree: Path, number: int) -> str | None:
 def main(original: Path, work: Path, command: str) -> None:
     """Disturb a command at every call; a kill loses nothing that was written, so that nothing need be flushed."""
     os.fsync = lambda fd: None
+    if command == "apply-apart":
+        command = "apply"
+        linking.MANY = 0  # type: ignore[misc]
     start = copy(original, work / "start")
     if command != "apply":
         run("apply", start)
@@ -129,6 +141,9 @@ def main(original: Path, work: Path, command: str) -> None:
             run("undo", half_way)
             undone = set(contents(half_way).items()) ^ set(contents(original).items())
             differences += [f"undo: {each}" for each in sorted(undone)]
+            run("undo", tree)
+            undone = set(contents(tree).items()) ^ set(contents(original).items())
+            differences += [f"apply again, undo: {each}" for each in sorted(undone)]
         print(json.dumps({"number": number, "call": call, "differences": differences}))
 
 

@@ -16,7 +16,7 @@ from immutable_logs.layout import ExperimentLayout
 from immutable_logs.manifest import read_manifest
 from immutable_logs.records import FinishRecord, RunRecord
 from migration.apply import Applied, apply_plan
-from migration.legacy_layout import find_experiments
+from migration.legacy_search import find_experiments
 from migration.undo import undo_migration
 from migration.verify import Verified, verify_migration
 

@@ -4,7 +4,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from migration.legacy_layout import Kind, find_experiments
+from migration.file_kinds import Kind
+from migration.legacy_search import find_experiments
 from migration.plan import ExperimentPlan
 
 if TYPE_CHECKING:
@@ -76,6 +77,24 @@ def test_a_log_with_lines_of_two_launches_is_in_both(unpack: Callable[[str], Pat
     assert first.launch.start < second.launch.start
     assert shared.names == (shared.evidence.name, f"{shared.evidence.name}.from-run_1")
     assert "several launches" in shared.reason
+
+
+def test_a_log_that_nobody_moved_is_in_all_its_launches(unpack: Callable[[str], Path]) -> None:
+    """`NeMoLogger` moves nothing where its `run_N` exists: of later launches only event files tell, and that log."""
+    plan, answers = plan_of(unpack("2.7.3_x_nemologger_move_skipped"))
+
+    shared = answers["nemo_log_globalrank-0_localrank-0.txt"]
+
+    assert [run.id for run in shared.runs] == [run.id for run in plan.runs[1:]]
+    assert len(plan.runs) == 4
+
+
+def test_nemo_loggers_launches_end_with_their_own_lines(unpack: Callable[[str], Path]) -> None:
+    """A log that two launches wrote, open across the move, does not make the first last until the second."""
+    plan, _ = plan_of(unpack("2.7.3_x_nemologger"))
+
+    assert len(plan.runs) == 4
+    assert all(run.launch.end - run.launch.start < 5 for run in plan.runs)
 
 
 def test_a_misfiled_log_keeps_its_name(unpack: Callable[[str], Path]) -> None:
@@ -230,3 +249,46 @@ def test_lineages_follow_the_checkpoint_that_was_restored(unpack: Callable[[str]
     assert {run.lineage for run in resumed.runs} == {resumed.runs[0].id}
     assert [run.resumed_from for run in resumed.runs] == [None, *(run.id for run in resumed.runs[:-1])]
     assert {run.lineage for run in fresh.runs} == {run.id for run in fresh.runs}
+
+
+def test_a_model_that_loads_for_minutes_does_not_split_a_launch(old_tree: OldTree, start: float) -> None:
+    """`NeMoLogger` writes the command down when training starts, long after the heading of the log of rank zero.
+
+    It moves that log, open, with the files of the launch before, under whose name it has gone on writing.
+    """
+    log = "nemo_log_globalrank-0_localrank-0.txt"
+    first = [start - 600, start, start + 200]
+    second = [start + 400, start + 1000, start + 1200]
+    for number, times in enumerate((first, second)):
+        source = "run_0/" if number == 0 else ""
+        old_tree.write(f"{source}cmd-args.log", "train.py", times[1])
+        errors = old_tree.log([times[0] - 1, times[0]], has_header=False)
+        old_tree.write(f"{source}nemo_error_log.txt", errors, times[1])
+        old_tree.write(f"{source}lightning_logs.txt", "x", times[2])
+    kept = old_tree.log([second[0] - 1], has_header=False)
+    old_tree.write(f"run_0/{log}", old_tree.log(first) + kept + old_tree.log(second), second[2])
+    os.utime(old_tree.path / "run_0", (second[1], second[1]))
+
+    plan, answers = plan_of(old_tree.path)
+
+    assert [(run.launch.start, run.launch.end) for run in plan.runs] == [
+        (start, start + 200),
+        (start + 1000, start + 1200),
+    ]
+    shared = answers[f"run_0/{log}"]
+    assert [run.launch.start for run in shared.runs] == [start, start + 1000]
+    for path, when in starts_of(answers).items():
+        assert when == (start if path.startswith("run_0/") else start + 1000), path
+
+
+def test_an_empty_log_goes_with_the_files_beside_it(old_tree: OldTree, start: float) -> None:
+    """A rank that was killed before its first line has left a file and no time but that of its making."""
+    old_tree.launch(start, end=start + 50)
+    for rank in (0, 7):
+        old_tree.write(f"nemo_log_globalrank-{rank}_localrank-{rank}.txt", "", start + 1)
+    old_tree.launch(start + 100, end=start + 150)
+
+    _, answers = plan_of(old_tree.path)
+
+    for rank in (0, 7):
+        assert starts_of(answers)[f"run_0/nemo_log_globalrank-{rank}_localrank-{rank}.txt"] == start

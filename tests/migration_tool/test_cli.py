@@ -96,11 +96,21 @@ def test_exit_codes_tell_findings_from_wrong_use(
 
 
 def test_help_names_every_command_and_exit_code(migrate: Migrate) -> None:
-    """`--help`, and no arguments at all, explain the program."""
+    """`--help` explains the program: examples and codes a line each, and no command but its own."""
     shown = migrate("--help").stdout
 
     for word in ("plan", "apply", "verify", "undo", "finalize", "Exit codes"):
         assert word in shown
+    lines = shown.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("    migrate-nemo-logs ")][1:] == [
+        *("apply", "verify", "undo", "finalize")
+    ]
+    assert [line.split()[0] for line in lines if line.startswith(("    0 ", "    1 ", "    2 ", "    3 "))] == [
+        *"0123"
+    ]
+    assert "\\b" not in shown
+    commands = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :]]
+    assert commands == ["plan", "apply", "verify", "undo", "finalize"]
 
 
 def test_it_is_a_command_of_immutable_logs_too(unpack: Callable[[str], Path], migrate: Migrate) -> None:

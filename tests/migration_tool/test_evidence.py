@@ -8,7 +8,8 @@ import pytest
 
 from migration import evidence
 from migration.evidence import FileEvidence, read_evidence
-from migration.legacy_layout import Kind, Place, Source
+from migration.file_kinds import Kind
+from migration.legacy_layout import Place, Source
 
 if TYPE_CHECKING:
     from tests.migration_tool.conftest import OldTree
@@ -68,6 +69,17 @@ def test_a_heading_on_the_border_of_a_block_is_found_once(old_tree: OldTree, sta
     assert (found.first, found.last, found.headers) == (start, start + 5, (start + 5,))
 
 
+def test_what_was_written_before_a_launch_ends_at_the_longest_pause(old_tree: OldTree, start: float) -> None:
+    """NeMo keeps its first messages until it has a file: they come before the heading, and after a pause."""
+    earlier = old_tree.log([start - 30], has_header=False) + old_tree.log([start, start + 10, start + 20])
+    kept = old_tree.log([start + 50, start + 53], has_header=False)
+    old_tree.write(RANK_LOG, earlier + kept + old_tree.log([start + 55, start + 60]), start + 60)
+
+    found = read(old_tree, RANK_LOG)
+
+    assert (found.headers, found.ends) == ((start, start + 55), (start - 30, start + 20))
+
+
 def test_an_endless_line_needs_no_endless_memory(old_tree: OldTree, start: float) -> None:
     """A log without line ends is gone through, and its first stamp is kept."""
     old_tree.write(RANK_LOG, old_tree.log([start]) + "y" * (3 * evidence._BLOCK), start)
@@ -115,7 +127,7 @@ def test_a_file_that_cannot_be_read_still_tells_its_times(
     """Its problem is told, and the name and the last write count."""
     old_tree.write(RANK_LOG, "x", start)
 
-    def refuse(path: str) -> dict[str, Any]:
+    def refuse(path: str, size: int) -> dict[str, Any]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     monkeypatch.setitem(evidence._READERS, Kind.RANK_LOG, refuse)

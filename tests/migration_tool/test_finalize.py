@@ -9,7 +9,7 @@ from immutable_logs import durable_files, start_run
 from immutable_logs.catalog import Experiment
 from migration.apply import apply_plan
 from migration.finalize import Finalization, finalize_migration, plan_finalization
-from migration.legacy_layout import find_experiments
+from migration.legacy_search import find_experiments
 from migration.verify import verify_migration
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("disturbed_migrations.py")
 
 
-@pytest.mark.parametrize(("command", "least"), [("apply", 60), ("undo", 30), ("finalize", 15)])
+@pytest.mark.parametrize(("command", "least"), [("apply", 50), ("apply-apart", 40), ("undo", 30), ("finalize", 15)])
 def test_a_command_killed_at_any_call_is_completed_by_the_next(
     unpack: Callable[[str], Path], tmp_path: Path, command: str, least: int
 ) -> None:
@@ -34,3 +34,5 @@ def test_a_command_killed_at_any_call_is_completed_by_the_next(
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(cases) >= least
     assert [case for case in cases if case["differences"]] == []
+    seconds = {case["call"].split()[0] for case in cases if case["call"].endswith(" in the second process")}
+    assert ("os.link" in seconds) == (command == "apply-apart")

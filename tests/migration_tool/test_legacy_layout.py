@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from migration.legacy_layout import Kind, LegacyExperiment, Place, classify, find_experiments, rank_in
+from migration.file_kinds import Kind, classify, rank_in
+from migration.legacy_layout import LegacyExperiment, Place
+from migration.legacy_search import find_experiments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from immutable_logs.catalog import Experiment
 from immutable_logs.layout import ExperimentLayout
 from migration.apply import apply_plan
 from migration.finalize import finalize_migration
-from migration.legacy_layout import find_experiments
+from migration.legacy_search import find_experiments
 from migration.undo import Undone, undo_migration
 
 if TYPE_CHECKING:
