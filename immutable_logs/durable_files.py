@@ -232,6 +232,39 @@ def extend(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
+def mark(path: Path, data: bytes) -> bool:
+    """Give an empty file some content; nothing happens if it has some already.
+
+    Visible at once, and complete as soon as it has any byte; not durable. Never through a link: in a shared directory
+    anyone can have put one there.
+
+    Returns:
+        Whether it has content now; False if it is gone.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            _write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def has_locks(path: Path) -> bool:
+    """Tell whether the mount of an existing file has locks at all: to give one back is refused only where not."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 @contextmanager
 def locked(path: Path, *, timeout: float) -> Iterator[bool]:
     """Hold an advisory lock on a file for the time of a `with` block, if it can be had.

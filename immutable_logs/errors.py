@@ -154,3 +154,34 @@ class ConfigurationError(ImmutableLogsError, ValueError):
         super().__init__(message)
         self.key = key
         self.value = value
+
+
+class ManifestBusyError(ImmutableLogsError, TimeoutError):
+    """Somebody else holds the manifest's lock.
+
+    Attributes:
+        path: The manifest.
+        seconds: How long it was waited for.
+    """
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        """Name the file and the time."""
+        super().__init__(
+            f"waited {seconds:.0f} s for the lock of another process on {path}\n"
+            "HINT: call it again; nothing was done that has to be undone"
+        )
+        self.path = path
+        self.seconds = seconds
+
+
+class RemovalError(ImmutableLogsError, OSError):
+    """A directory could not be removed to the end.
+
+    Attributes:
+        path: What stood in the way.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        """Name the path and the reason."""
+        super().__init__(f"{reason}: {path}")
+        self.path = path

@@ -62,13 +62,24 @@ def file_system_type(directory: Path) -> str | None:
     with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            words = (_PROC / "fdinfo" / str(descriptor)).read_text(encoding="ascii").split()
+            number = mount_of(descriptor)
         finally:
             os.close(descriptor)
-        if "mnt_id:" in words:
-            number = words[words.index("mnt_id:") + 1]
-            return next((kind for mount, kind in _mounts() if mount == number), None)
+        return next((kind for mount, kind in _mounts() if mount == number), None)
     return None
+
+
+def mount_of(descriptor: int) -> str:
+    """Return what tells the mount of an open file or directory from others.
+
+    That is the kernel's number of the mount, since a directory that is mounted a second time elsewhere has the same
+    device there; where the kernel does not tell, the device.
+    """
+    with suppress(OSError):
+        words = (_PROC / "fdinfo" / str(descriptor)).read_text(encoding="ascii").split()
+        if "mnt_id:" in words:
+            return words[words.index("mnt_id:") + 1]
+    return f"device {os.fstat(descriptor).st_dev}"
 
 
 def _mounts() -> Iterator[tuple[str, str]]:

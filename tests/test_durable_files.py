@@ -491,3 +491,47 @@ def test_no_descriptor_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         durable_files.append(tmp_path / "lines", b"x\n", after_newline=True)
 
     assert len(os.listdir("/proc/self/fd") if before else []) == len(before)
+
+
+def test_mark_fills_an_empty_file_once(tmp_path: Path) -> None:
+    """A second mark adds nothing."""
+    path = tmp_path / "file"
+    path.touch()
+
+    assert durable_files.mark(path, b"pruned\n")
+    assert durable_files.mark(path, b"again\n")
+    assert path.read_bytes() == b"pruned\n"
+
+
+def test_mark_makes_nothing_and_follows_no_link(tmp_path: Path) -> None:
+    """A file that is gone is told; in a shared directory anyone can have put a link there."""
+    assert not durable_files.mark(tmp_path / "gone", b"x")
+    (tmp_path / "target").touch()
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        durable_files.mark(tmp_path / "link", b"x")
+
+    assert (tmp_path / "target").read_bytes() == b""
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_mount_with_locks_is_told_while_another_holds_one(tmp_path: Path) -> None:
+    """To ask takes no lock and frees none."""
+    path = tmp_path / "lock"
+    with durable_files.locked(path, timeout=0.0) as is_held:
+        assert is_held
+        assert durable_files.has_locks(path)
+        with durable_files.locked(path, timeout=0.0) as is_held_twice:
+            assert not is_held_twice
+
+
+def test_a_mount_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses every call."""
+    (tmp_path / "lock").touch()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    assert not durable_files.has_locks(tmp_path / "lock")

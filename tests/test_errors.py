@@ -16,6 +16,8 @@ EXAMPLES: list[errors.ImmutableLogsError] = [
     errors.NotVisibleError(Path("/exp/runs/x"), 75.0),
     errors.RecordError("/exp/run.json", "torn"),
     errors.ConfigurationError("log_layout", "movin", "expected moving or immutable"),
+    errors.ManifestBusyError(Path("/exp/runs/manifest.jsonl"), 10.0),
+    errors.RemovalError(Path("/exp/runs/x"), "it is not empty"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,22 @@ def test_no_other_rank_and_no_later_run_looks_at_the_mount(
     monkeypatch.setattr(mounts, "file_system_type", refuse)
 
     assert warnings_of(caplog, tmp_path, ranks, call) == []
+
+
+def test_mount_of_a_directory_is_that_of_the_one_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless something is mounted there, as on `/proc`; where the kernel does not tell, the devices tell."""
+    (tmp_path / "below").mkdir()
+
+    def mount_of(path: Path) -> str:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return mounts.mount_of(descriptor)
+        finally:
+            os.close(descriptor)
+
+    for place in (None, tmp_path / "nothing"):
+        if place is not None:
+            monkeypatch.setattr(mounts, "_PROC", place)
+        assert mount_of(tmp_path) == mount_of(tmp_path / "below")
+        if Path("/proc/self").exists():
+            assert mount_of(Path("/proc")) != mount_of(tmp_path)

@@ -17,8 +17,10 @@ COMMANDS: Final = {
     "show": "immutable_logs.cli.show:show_run",
     "path": "immutable_logs.cli.path:print_path",
     "logs": "immutable_logs.cli.logs:show_logs",
+    "diff": "immutable_logs.cli.diff:compare",
     "tensorboard": "immutable_logs.cli.tensorboard:app",
     "verify": "immutable_logs.cli.verify:verify",
+    "prune": "immutable_logs.cli.prune:prune",
     "report": "immutable_logs.cli.report:write_report",
     "demo": "immutable_logs.cli.demo:run_demo",
 }
@@ -80,8 +82,10 @@ def _describe(
       immutable-logs show latest~1                 ... and of the one before
       immutable-logs logs --errors                 which rank failed first, and with what
       immutable-logs logs --follow                 what all ranks write now
+      immutable-logs diff                          what has changed since the run before
       immutable-logs tensorboard --start           look at the curves
       immutable-logs verify                        is everything on disk as it should be
+      immutable-logs prune --keep-last 20          which runs could go, and which not
       tail -F "$(immutable-logs path)"/nemo_log_*  for scripts
 
     \b

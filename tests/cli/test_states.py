@@ -22,6 +22,11 @@ COMMANDS = {
     "show": ["show"],
     "show --graph": ["show", "--graph", "--json"],
     "path": ["path"],
+    "logs": ["logs"],
+    "logs --errors": ["logs", "--errors"],
+    "logs --json": ["logs", "--json", "-n", "5"],
+    "diff": ["diff", "latest", "latest", "--full"],
+    "prune": ["prune", "--keep-last", "0"],
     "tensorboard": ["tensorboard", "."],
     "tensorboard --json": ["tensorboard", "--json", "--per-run"],
     "report": ["report", "-o", "-"],
@@ -103,7 +108,7 @@ def test_no_state_of_an_experiment_is_a_traceback(
     for name, arguments in COMMANDS.items():
         completed = run_program(*arguments, cwd=experiment)
 
-        needs_latest = name.startswith(("show", "path"))
+        needs_latest = name.startswith(("show", "path", "logs", "diff"))
         assert completed.returncode == (code_of_latest if needs_latest else 0), (name, completed.stderr)
         assert "Traceback" not in completed.stderr, name
         assert not set(completed.stdout + completed.stderr) & set("\x1b\x07"), name

@@ -28,7 +28,9 @@ from immutable_logs import errors, run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHANGES = frozenset(("mkdir", "open", "write", "fsync", "symlink", "replace", "utime", "chown"))
+CHANGES = frozenset(
+    ("mkdir", "open", "write", "fsync", "symlink", "replace", "utime", "chown", "unlink", "rmdir"),
+)
 LOOKS = frozenset(("readlink", "lstat", "stat", "fstat", "pread", "scandir"))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Children
 
-PURE = {"errors", "run_id", "layout", "records", "launch", "redaction"}
+PURE = {"comparison", "errors", "hparams_file", "launch", "layout", "records", "redaction", "retention", "run_id"}
 FILE_SYSTEM = {
     "agreement",
     "durable_files",
@@ -34,8 +34,11 @@ FILE_SYSTEM = {
     "process",
     "provenance",
     "rank_entries",
+    "run_contents",
+    "run_traces",
+    "tree_removal",
 }
-OPERATIONS = {"catalog", "curves", "repair", "run", "verification"}
+OPERATIONS = {"catalog", "curves", "pruning", "repair", "run", "run_comparison", "verification"}
 
 HEAVY = {"nemo", "lightning", "pytorch_lightning", "lightning_fabric", "torch", "hydra", "tensorboard", "wrapt"}
 ALLOWED_WHEN_CALLED = {"immutable_logs.launchers.torchrun": {"torch"}, "immutable_logs.curves": {"tensorboard"}}
@@ -149,6 +152,16 @@ def test_operations_do_not_import_the_front_ends(name: str) -> None:
     assert own_imports(name) <= allowed
 
 
+@pytest.mark.parametrize("name", sorted(EVERYTHING))
+def test_only_prune_removes_trees(name: str) -> None:
+    """What removes a directory with all that is in it is reached by one module alone; looking into it is harmless."""
+    if name != "immutable_logs.pruning":
+        removing = {
+            f"immutable_logs.tree_removal.{verb}" for verb in ("remove_tree", "remove_link", "remove_if_empty")
+        }
+        assert not removing & set(imports(EVERYTHING[name]))
+
+
 @pytest.mark.parametrize("name", [name for name in OURS if name.split(".")[0] in {"catalog", "verification"}])
 def test_what_only_reads_imports_no_writing_function(name: str) -> None:
     """Neither a listing nor a verification can write by mistake."""
@@ -186,7 +199,7 @@ def test_only_durable_files_links_renames_and_syncs(name: str) -> None:
 REMOVERS = {
     "immutable_logs.check_filesystem": "takes away what it tried the mount with",
     "immutable_logs.demo": "takes away the directory of an earlier demonstration",
-    "immutable_logs.prune": "is the command that deletes",
+    "immutable_logs.tree_removal": "is what `prune` deletes with",
     "immutable_logs.report.output": "takes away a page that could not be written whole",
     "migration": "removes only its own additions, and old names in `undo` and `finalize`",
 }
