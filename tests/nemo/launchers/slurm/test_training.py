@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +17,35 @@ import pytest
 from immutable_logs import Experiment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.nemo.launchers.slurm.conftest import Slurm
 
 TWO_NODES = ("trainer.devices=2", "+trainer.num_nodes=2")
 ONE_RANK = ("srun", "--nodes=1", "--ntasks=1")
 
 
+PROGRAM = Path(sys.executable).with_name("immutable-logs")
+
+
 def _shown(experiment: Path, reference: str) -> dict[str, Any]:
-    program = Path(sys.executable).with_name("immutable-logs")
-    command = [str(program), "show", reference, "-e", str(experiment), "--json"]
+    command = [str(PROGRAM), "show", reference, "-e", str(experiment), "--json"]
     document: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return document
+
+
+@contextmanager
+def _following(experiment: Path, output: Path) -> Iterator[None]:
+    """Follow the logs of the latest run as a user does, and end that with Ctrl-C."""
+    with output.open("wb") as file:
+        process = subprocess.Popen([str(PROGRAM), "logs", "--follow"], cwd=experiment, stdout=file, stderr=file)
+    try:
+        yield
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_two_nodes_with_two_tasks_each(slurm: Slurm) -> None:
@@ -53,20 +74,29 @@ def test_stock_loses_rank_logs(slurm: Slurm) -> None:
 
 
 def test_requeued_while_training(slurm: Slurm) -> None:
-    """The second run resumes from the first one's last checkpoint, and `show` links them."""
+    """The second run resumes from the first one's last checkpoint, `show` links them, and `logs --follow` goes on."""
     experiment = slurm.launches.experiment
     train = slurm.command(*TWO_NODES, "trainer.max_epochs=4", "seconds_per_step='${oc.decode:${oc.env:SLOW}}'")
     job = slurm.submit(
         # Slow until it is requeued.
-        'export SLOW=$([ "${SLURM_RESTART_COUNT:-0}" = 0 ] && echo 1.0 || echo 0.0)',
+        'export NEMO_TESTING=True SLOW=$([ "${SLURM_RESTART_COUNT:-0}" = 0 ] && echo 1.0 || echo 0.0)',
         f"srun --ntasks-per-node=2 --overcommit {train}",
         options=("--requeue", "--nodes=2", "--ntasks-per-node=2"),
     )
     job.wait_until(lambda: any(experiment.glob("checkpoints/*-last.ckpt")), "a checkpoint is saved")
-    job.requeue()
-    job.start_again()
-    job.end()
+    followed = slurm.launches.directory / "followed.txt"
+    with _following(experiment, followed):
+        job.requeue()
+        job.start_again()
+        job.end()
+        deadline = time.monotonic() + 60
+        while followed.read_text(encoding="utf-8").count(" says goodbye") < 4 and time.monotonic() < deadline:
+            time.sleep(0.2)
     first, second = Experiment(experiment).runs()
+    before, switch, after = followed.read_text(encoding="utf-8").partition(f"shows the next run now: {second.id}\n")
+    assert switch
+    assert {f"rank {rank} says goodbye" for rank in range(4)} == set(re.findall(r"rank \d says goodbye", after))
+    assert re.findall(r"^\[\d\] ", before, re.MULTILINE)
     assert sorted(job.values("LOG_DIR")) == [str(first.path)] * 4 + [str(second.path)] * 4
     assert first.status in {"interrupted", "unknown"}
     assert second.status == "finished"
