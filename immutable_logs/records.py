@@ -185,6 +185,19 @@ class RunRecord(_Document):
     job: str | None = None
     adopted_from: Any = None
 
+    @property
+    def manifest_line(self) -> ManifestRecord:
+        """The line that rank zero appends when it publishes the run."""
+        details = {
+            "host": self.process.get("host"),
+            "source": self.launch_source,
+            "job": self.job,
+            "world_size": self.world_size,
+            "lineage": self.lineage,
+            "resumed_from": self.resumed_from,
+        }
+        return ManifestRecord(STARTED, self.run, self.started, details)
+
 
 @dataclass(frozen=True, slots=True)
 class FinishRecord(_Document):
@@ -205,6 +218,12 @@ class FinishRecord(_Document):
     error: str | None = None
     step: int | None = None
     ranks_joined: int | None = None
+
+    @property
+    def manifest_line(self) -> ManifestRecord:
+        """The line that rank zero appends when the run has ended."""
+        details = {"outcome": self.outcome, "step": self.step, "ranks_joined": self.ranks_joined}
+        return ManifestRecord(FINISHED, self.run, self.ended, details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,7 @@ from immutable_logs.rank_entries import count_joined_ranks
 from immutable_logs.records import (
     FINISHED,
     OUTCOMES,
-    STARTED,
     FinishRecord,
-    ManifestRecord,
     RunRecord,
     cap_error,
     format_time,
@@ -169,19 +167,7 @@ class Run:
             )
             path = self._layout.run(self.id).run_record
             self._is_recorded = durable_files.create_exclusive(path, record.encode(), durable=True)
-            self._started_line = ManifestRecord(
-                STARTED,
-                self.id,
-                record.started,
-                {
-                    "host": record.process["host"],
-                    "source": record.launch_source,
-                    "job": record.job,
-                    "world_size": record.world_size,
-                    "lineage": record.lineage,
-                    "resumed_from": record.resumed_from,
-                },
-            )
+            self._started_line = record.manifest_line
 
     def publish(self) -> None:
         """Put the run into the manifest and make ``latest`` show it; does nothing on other ranks.
@@ -257,14 +243,8 @@ class Run:
             path = self._layout.run(self.id).finish_record
             if not durable_files.create_exclusive(path, record.encode(), durable=True):
                 return
-            line = ManifestRecord(
-                FINISHED,
-                self.id,
-                record.ended,
-                {"outcome": outcome, "step": record.step, "ranks_joined": record.ranks_joined},
-            )
             with manifest_lock(self._layout) as is_locked:
-                append_record(self._layout, line, is_locked=is_locked)
+                append_record(self._layout, record.manifest_line, is_locked=is_locked)
 
 
 def start_run(

@@ -24,7 +24,6 @@ from immutable_logs.repair import repair_experiment
 from immutable_logs.run import Run, begin_run
 from immutable_logs.run_id import format_run_id
 from immutable_logs.verification import SECOND_LOOK_AFTER, Finding, Verification, verify_experiment
-from immutable_logs.verification.lines import finished_line, started_line
 from immutable_logs.verification.state import read_state
 
 if TYPE_CHECKING:
@@ -1074,7 +1073,7 @@ class TestRepair:
 
         assert run.record is not None
         assert run.finish is not None
-        assert [started_line(run.record).encode(), finished_line(run.finish).encode()] == case.lines()
+        assert [run.record.manifest_line.encode(), run.finish.manifest_line.encode()] == case.lines()
         assert b'"job": "7"' in case.lines()[0]
 
 

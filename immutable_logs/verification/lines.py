@@ -1,11 +1,11 @@
-"""The manifest's lines by run, and the lines that a run's records call for; pure."""
+"""The manifest's lines by run; pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from immutable_logs.records import ADOPTED, FINISHED, PRUNED, STARTED, FinishRecord, ManifestRecord, RunRecord
+from immutable_logs.records import ADOPTED, FINISHED, PRUNED, STARTED, ManifestRecord
 from immutable_logs.run_id import is_run_id
 
 if TYPE_CHECKING:
@@ -54,33 +54,6 @@ def lines_by_run(records: Iterable[ManifestRecord]) -> dict[str, RunLines]:
         lines.is_recovered = lines.is_recovered or record.event == RECOVERED
         lines.is_pruned = lines.is_pruned or record.event == PRUNED
     return known
-
-
-def started_line(record: RunRecord) -> ManifestRecord:
-    """Return the line that rank zero appended when it published a run."""
-    return ManifestRecord(
-        STARTED,
-        record.run,
-        record.started,
-        {
-            "host": record.process.get("host"),
-            "source": record.launch_source,
-            "job": record.job,
-            "world_size": record.world_size,
-            "lineage": record.lineage,
-            "resumed_from": record.resumed_from,
-        },
-    )
-
-
-def finished_line(record: FinishRecord) -> ManifestRecord:
-    """Return the line that rank zero appended when a run ended."""
-    return ManifestRecord(
-        FINISHED,
-        record.run,
-        record.ended,
-        {"outcome": record.outcome, "step": record.step, "ranks_joined": record.ranks_joined},
-    )
 
 
 def as_recovered(line: ManifestRecord) -> ManifestRecord:

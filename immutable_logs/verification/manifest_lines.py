@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from immutable_logs.records import FINISHED, STARTED
 from immutable_logs.run_id import is_run_id
 from immutable_logs.verification.findings import LEFTOVER, PROBLEM, Finding
-from immutable_logs.verification.lines import RECOVERED, as_recovered, finished_line, started_line
+from immutable_logs.verification.lines import RECOVERED, as_recovered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,13 +72,13 @@ def lost_lines(run: RunState, latest: str | None) -> list[ManifestRecord]:
         return []
     is_known = bool(run.lines.started) or run.lines.is_recovered
     if run.record is not None and run.record.run == run.id and not is_known and not run.is_running:
-        line = started_line(run.record)
+        line = run.record.manifest_line
         if run.was_published or run.id == latest:
             lost.append(line)
         elif run.finish is None:
             lost.append(as_recovered(line))
     if run.finish is not None and run.finish.run == run.id and not run.lines.finished:
-        lost.append(finished_line(run.finish))
+        lost.append(run.finish.manifest_line)
     return lost
 
 
