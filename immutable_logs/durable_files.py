@@ -57,8 +57,10 @@ def create_exclusive(path: Path, data: bytes, *, durable: bool = False) -> bool:
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
-        return False
+    except OSError as error:
+        if _is_taken(error, path):
+            return False
+        raise
     try:
         _write_all(descriptor, data)
         if durable:
@@ -81,8 +83,10 @@ def create_link(text: str, path: Path) -> bool:
     """
     try:
         os.symlink(text, path)
-    except FileExistsError:
-        return False
+    except OSError as error:
+        if _is_taken(error, path):
+            return False
+        raise
     return True
 
 
@@ -103,8 +107,10 @@ def create_hard_link(source: Path | str, path: Path | str) -> bool:
     """
     try:
         os.link(source, path, follow_symlinks=False)
-    except FileExistsError:
-        return False
+    except OSError as error:
+        if _is_taken(error, path):
+            return False
+        raise
     return True
 
 
@@ -291,21 +297,35 @@ def locked(path: Path, *, timeout: float) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable, where the mount can do that."""
+def sync_directory(path: Path) -> bool:
+    """Make the names in a directory durable, where the mount can do that.
+
+    Returns:
+        Whether it can.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in _NO_SYNC:
-            return
+            return False
         raise
     try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in _NO_SYNC:
             raise
+        return False
     finally:
         os.close(descriptor)
+    return True
+
+
+def _is_taken(error: OSError, path: Path | str) -> bool:
+    """Tell whether a name could not be made because it is there.
+
+    SSHFS says EPERM for it when another client has just made the name: SFTP has no word for "it exists".
+    """
+    return error.errno == errno.EEXIST or (error.errno == errno.EPERM and os.path.lexists(path))
 
 
 def _lock(descriptor: int, timeout: float) -> bool:

@@ -128,6 +128,10 @@ class NotVisibleError(ImmutableLogsError, TimeoutError):
         self.seconds = seconds
 
 
+class PeerError(ImmutableLogsError, TimeoutError):
+    """The other of two calls that try a mount together does not answer."""
+
+
 class RecordError(ImmutableLogsError, ValueError):
     """A record on disk cannot be read, or is of a format that this version does not know.
 

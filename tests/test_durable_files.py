@@ -14,7 +14,7 @@ from immutable_logs import durable_files
 from immutable_logs.errors import NotVisibleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.conftest import Children
 
@@ -535,3 +535,27 @@ def test_a_mount_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(fcntl, "flock", refuse)
 
     assert not durable_files.has_locks(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("verb", ["create_exclusive", "create_link", "create_hard_link"])
+def test_a_taken_name_is_told_from_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """SSHFS says EPERM for a name that another client has just made, which elsewhere means that there are no links."""
+    source, path = tmp_path / "source", tmp_path / "name"
+    source.write_bytes(b"content")
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    for call in ("open", "symlink", "link"):
+        monkeypatch.setattr(os, call, refuse)
+    creates: dict[str, Callable[[], bool]] = {
+        "create_exclusive": lambda: durable_files.create_exclusive(path, b"content"),
+        "create_link": lambda: durable_files.create_link("target", path),
+        "create_hard_link": lambda: durable_files.create_hard_link(source, path),
+    }
+    create = creates[verb]
+
+    with pytest.raises(PermissionError):
+        create()
+    os.mkdir(path)
+    assert create() is False

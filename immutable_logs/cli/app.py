@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "diff": "immutable_logs.cli.diff:compare",
     "tensorboard": "immutable_logs.cli.tensorboard:app",
     "verify": "immutable_logs.cli.verify:verify",
+    "check-filesystem": "immutable_logs.cli.check_filesystem:check",
     "prune": "immutable_logs.cli.prune:prune",
     "report": "immutable_logs.cli.report:write_report",
     "demo": "immutable_logs.cli.demo:run_demo",
@@ -85,6 +86,7 @@ def _describe(
       immutable-logs diff                          what has changed since the run before
       immutable-logs tensorboard --start           look at the curves
       immutable-logs verify                        is everything on disk as it should be
+      immutable-logs check-filesystem /scratch     does this mount give what the layout needs
       immutable-logs prune --keep-last 20          which runs could go, and which not
       tail -F "$(immutable-logs path)"/nemo_log_*  for scripts
 

@@ -70,7 +70,8 @@ def test_the_page_shows_the_arguments_that_a_command_takes(command: str) -> None
     group: Any = typer.main.get_command(app)
     parameters = group.get_command(None, command).params
     arguments = [
-        f"[{parameter.metavar}]" + ("..." if parameter.nargs == -1 else "")
+        (parameter.metavar if parameter.required else f"[{parameter.metavar}]")
+        + ("..." if parameter.nargs == -1 else "")
         for parameter in parameters
         if parameter.param_type_name == "argument"
     ]

@@ -38,7 +38,7 @@ FILE_SYSTEM = {
     "run_traces",
     "tree_removal",
 }
-OPERATIONS = {"catalog", "curves", "pruning", "repair", "run", "run_comparison", "verification"}
+OPERATIONS = {"catalog", "check_filesystem", "curves", "pruning", "repair", "run", "run_comparison", "verification"}
 
 HEAVY = {"nemo", "lightning", "pytorch_lightning", "lightning_fabric", "torch", "hydra", "tensorboard", "wrapt"}
 ALLOWED_WHEN_CALLED = {"immutable_logs.launchers.torchrun": {"torch"}, "immutable_logs.curves": {"tensorboard"}}

@@ -1,0 +1,212 @@
+"""Try how a mount makes, links and renames names."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from immutable_logs import durable_files
+from immutable_logs.check_filesystem.findings import DEGRADED, HOLDS, MISSING, Finding
+from immutable_logs.check_filesystem.processes import in_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RACERS: Final = 4
+RACES: Final = 50
+_SWITCHES: Final = 400
+_READERS: Final = 2
+
+
+def check_exclusive_files(workshop: Path) -> Finding:
+    """Let processes create the same files at once: each must be made by one of them, and hold what that one wrote."""
+    return _race(
+        workshop / "files",
+        name="exclusive files",
+        create=lambda path, text: durable_files.create_exclusive(path, text.encode()),
+        read=lambda path: durable_files.read_bytes(path).decode(),
+        good="each rank's entry, and without symbolic links the claim, has one maker",
+        bad="two launches can get the same run: do not use the immutable layout here",
+    )
+
+
+def check_symbolic_links(workshop: Path) -> Finding:
+    """Make a symbolic link and read it."""
+    path = workshop / "link"
+    try:
+        durable_files.create_link("target", path)
+    except OSError as error:
+        if not durable_files.is_without_links(error):
+            raise
+        return Finding(
+            "symbolic links",
+            DEGRADED,
+            f"none: {error.strerror}",
+            "claims are files, `latest` is the file runs/latest.txt, and there is no tensorboard/",
+        )
+    found = durable_files.read_link(path)
+    if found != "target":
+        return Finding("symbolic links", MISSING, f"{found!r} is read where 'target' was written", "claims are lost")
+    return Finding("symbolic links", HOLDS, "made and read", "claims and `latest` are links")
+
+
+def check_exclusive_links(workshop: Path) -> Finding:
+    """Let processes make the same symbolic links at once; to be tried only where there are symbolic links."""
+    return _race(
+        workshop / "links",
+        name="exclusive links",
+        create=lambda path, text: durable_files.create_link(text, path),
+        read=durable_files.read_link,
+        good="one rank's claim decides for all ranks of a launch",
+        bad="the ranks of a launch can land in different runs: do not use the immutable layout here",
+    )
+
+
+def check_hard_links(workshop: Path) -> Finding:
+    """Give a file a second name."""
+    source, path = workshop / "one-name", workshop / "two-names"
+    durable_files.create_exclusive(source, b"content")
+    try:
+        durable_files.create_hard_link(source, path)
+    except OSError as error:
+        if not durable_files.is_without_hard_links(error):
+            raise
+        return Finding(
+            "hard links",
+            DEGRADED,
+            f"none: {error.strerror}",
+            "a migration makes symbolic links or copies; `finalize` cannot remove the old names of links",
+        )
+    is_one = os.path.samestat(os.stat(source), os.stat(path))
+    found = "made; both names lead to one file" if is_one else "made, but as a copy"
+    return Finding(
+        "hard links",
+        HOLDS if is_one else DEGRADED,
+        found,
+        "a migration takes no space" if is_one else "a migration takes the space of what it adopts",
+    )
+
+
+def check_switch(workshop: Path, *, with_links: bool) -> Finding:
+    """Let a process rename over a name again and again while others read it: they must find the old or the new one."""
+    path = workshop / "switched"
+
+    def put(number: int, at: Path) -> None:
+        if with_links:
+            durable_files.create_link(f"target-{number}", at)
+        else:
+            durable_files.create_exclusive(at, f"target-{number}".encode())
+
+    def read() -> str:
+        return durable_files.read_link(path) if with_links else durable_files.read_bytes(path).decode()
+
+    done = workshop / "switched-often"
+    put(0, path)
+
+    def act(number: int) -> dict[str, int]:
+        if number == 0:
+            for turn in range(1, _SWITCHES + 1):
+                private = workshop / f"switched-{turn}"
+                put(turn, private)
+                durable_files.replace(private, path)
+            durable_files.create_exclusive(done, b"")
+            return {"reads": 0, "misses": 0}
+        return _read_until(done.exists, read)
+
+    readings = in_processes(1 + _READERS, act)
+    reads, misses = (sum(each[key] for each in readings) for key in ("reads", "misses"))
+    return Finding(
+        "switch in one step",
+        HOLDS if not misses else DEGRADED,
+        f"{misses} of {reads} reads during {_SWITCHES} renames found nothing",
+        "`latest` is always there" if not misses else "a reader can miss `latest` for a moment",
+        {"switches": _SWITCHES, "reads": reads, "misses": misses},
+    )
+
+
+def check_rename_over_open_file(workshop: Path) -> Finding:
+    """Rename over a file that a process has open: what is open must stay readable."""
+    path, private = workshop / "opened", workshop / "opened-next"
+    durable_files.create_exclusive(path, b"old")
+    durable_files.create_exclusive(private, b"new")
+    with path.open("rb") as file:
+        try:
+            durable_files.replace(private, path)
+            old, new = file.read(), durable_files.read_bytes(path)
+        except OSError as error:
+            return Finding(
+                "rename over open files", DEGRADED, f"{error.strerror}", "a reader of runs/latest.txt can fail once"
+            )
+    is_kept = (old, new) == (b"old", b"new")
+    return Finding(
+        "rename over open files",
+        HOLDS if is_kept else DEGRADED,
+        "the open file keeps its content" if is_kept else f"the open file now reads {old!r}, the new one {new!r}",
+        "readers are not disturbed" if is_kept else "a reader of runs/latest.txt can get half of it",
+    )
+
+
+def check_names(workshop: Path) -> Finding:
+    """Make the longest kind of name there is, and two that differ in case only."""
+    directory = workshop / "names"
+    os.mkdir(directory)
+    longest = "n" * 255
+    try:
+        durable_files.create_exclusive(directory / longest, b"")
+        has_long = True
+    except OSError:
+        has_long = False
+    durable_files.create_exclusive(directory / "case", b"")
+    has_case = durable_files.create_exclusive(directory / "CASE", b"")
+    problems = [
+        *([] if has_long else ["names of 255 characters are refused"]),
+        *([] if has_case else ["names that differ in case only are the same"]),
+    ]
+    return Finding(
+        "names",
+        HOLDS if not problems else DEGRADED,
+        "; ".join(problems) or "255 characters, upper and lower case",
+        "every name of the layout can be made"
+        if has_long
+        else "the layout's own names are shorter; a long `exp_manager.name` is refused",
+    )
+
+
+def _read_until(is_over: Callable[[], bool], read: Callable[[], Any]) -> dict[str, int]:
+    reads = misses = 0
+    while not is_over():
+        for _ in range(20):
+            reads += 1
+            try:
+                read()
+            except FileNotFoundError:
+                misses += 1
+    return {"reads": reads, "misses": misses}
+
+
+def _race(
+    directory: Path,
+    *,
+    name: str,
+    create: Callable[[Path, str], bool],
+    read: Callable[[Path], str],
+    good: str,
+    bad: str,
+) -> Finding:
+    os.mkdir(directory)
+
+    def act(number: int) -> list[bool]:
+        return [create(directory / str(turn), f"maker-{number}") for turn in range(RACES)]
+
+    answers = in_processes(RACERS, act)
+    wrong = lost = 0
+    for turn in range(RACES):
+        makers = [f"maker-{number}" for number, won in enumerate(answers) if won[turn]]
+        content = read(directory / str(turn))
+        wrong += len(makers) > 1 or (len(makers) == 1 and content != makers[0])
+        lost += not makers
+    words = f"{RACES - wrong} of {RACES} races of {RACERS} processes had one winner"
+    if lost:
+        words += f"; {lost} winners were told that they had lost, which is allowed for"
+    return Finding(name, MISSING if wrong else HOLDS, words, bad if wrong else good, {"races": RACES, "wrong": wrong})

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunProgram = Callable[..., subprocess.CompletedProcess[str]]
+StartProgram = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start_program(program: str, plain_environ: dict[str, str]) -> Iterator[StartProgram]:
+    """Starts the command and does not wait for its end."""
+    started = []
+
+    def start(*arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [program, *map(str, arguments)],
+            env=plain_environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_entry(directory: Path) -> Path:
+    """Return what appears first in a directory."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if found := list(directory.iterdir()):
+            return found[0]
+        time.sleep(0.002)
+    raise AssertionError("nothing appeared")
+
+
+def test_the_table(run_program: RunProgram, tmp_path: Path) -> None:
+    """A line for each guarantee with what was found and what it means; what it is about goes to stderr."""
+    completed = run_program("check-filesystem", tmp_path)
+
+    assert completed.returncode == 0
+    heading, *lines = (re.split(r"  +", line) for line in completed.stdout.splitlines())
+    assert heading == ["GUARANTEE", "VERDICT", "FOUND", "MEANS"]
+    assert len(lines) == 13
+    assert {len(line) for line in lines} == {4}
+    assert {line[1] for line in lines} == {"holds"}
+    assert completed.stderr.startswith("13 holds, 0 degraded, 0 missing: ")
+    assert f"tried on {socket.gethostname()} alone" in completed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json(run_program: RunProgram, tmp_path: Path) -> None:
+    """The same for programs, with the figures."""
+    document = json.loads(run_program("check-filesystem", ".", "--json", cwd=tmp_path).stdout)
+
+    assert document["format"] == 1
+    assert document["directory"] == str(tmp_path)
+    assert document["hosts"] == [socket.gethostname()]
+    assert document["is_fit"] is True
+    assert document["leftovers"] == []
+    switch = next(each for each in document["findings"] if each["name"] == "switch in one step")
+    assert set(switch) == {"name", "verdict", "found", "consequence", "figures"}
+    assert switch["figures"]["switches"] == 400
+    assert switch["figures"]["reads"] > 0
+
+
+@pytest.mark.parametrize("found", ["nothing", "a file"])
+def test_no_directory(run_program: RunProgram, tmp_path: Path, found: str) -> None:
+    """Wrong use, told in a sentence."""
+    path = tmp_path / "there"
+    if found == "a file":
+        path.touch()
+
+    completed = run_program("check-filesystem", path)
+
+    assert completed.returncode == 2
+    assert f"found {found}: {path}" in completed.stderr
+    assert "HINT: " in completed.stderr
+
+
+def test_ctrl_c_leaves_nothing(start_program: StartProgram, tmp_path: Path) -> None:
+    """The private directory is removed, whatever was going on in it."""
+    process = start_program("check-filesystem", tmp_path)
+    wait_for_entry(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_kill_leaves_is_named(start_program: StartProgram, run_program: RunProgram, tmp_path: Path) -> None:
+    """The next check tells of it and leaves it alone."""
+    process = start_program("check-filesystem", tmp_path)
+    left = wait_for_entry(tmp_path)
+    process.kill()
+    process.wait()
+
+    completed = run_program("check-filesystem", tmp_path)
+
+    assert completed.returncode == 0
+    assert f"Beside it, of other checks that go on or were killed: {left.name}" in completed.stderr
+    assert list(tmp_path.iterdir()) == [left]
+
+
+def test_two_calls_try_it_together(start_program: StartProgram, tmp_path: Path) -> None:
+    """The first prints everything, the second only a word; the guarantees between two come last."""
+    first = start_program("check-filesystem", tmp_path, "--peer", "try-1", "--json")
+    meeting = wait_for_entry(tmp_path)
+    assert meeting.name == ".immutable-logs-check-peer-try-1"
+    while not (meeting / "first").exists():
+        time.sleep(0.01)
+    second = start_program("check-filesystem", tmp_path, "--peer", "try-1", "--json")
+    told, said = first.communicate(timeout=60)
+
+    assert second.communicate(timeout=60) == ("", "The other call prints what is found\n")
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert "with --peer try-1" in said
+    document = json.loads(told)
+    assert document["hosts"] == [socket.gethostname()] * 2
+    findings = {each["name"]: each for each in document["findings"]}
+    assert {each["verdict"] for each in findings.values()} == {"holds"}
+    assert list(findings)[-6:] == [
+        "new names on two hosts",
+        "switch on two hosts",
+        "exclusive names on two hosts",
+        "locks on two hosts",
+        "appends on two hosts",
+        "clocks of two hosts",
+    ]
+    assert findings["new names on two hosts"]["figures"]["listed_seconds"] < 5
+    assert abs(findings["clocks of two hosts"]["figures"]["ahead_seconds"]) < 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_third_call_is_refused(start_program: StartProgram, run_program: RunProgram, tmp_path: Path) -> None:
+    """It would mix up the two that try it."""
+    start_program("check-filesystem", tmp_path, "--peer", "try")
+    meeting = wait_for_entry(tmp_path)
+    while not (meeting / "first").exists():
+        time.sleep(0.01)
+    (meeting / "second").write_text("of somebody", encoding="utf-8")
+
+    completed = run_program("check-filesystem", tmp_path, "--peer", "try")
+
+    assert completed.returncode == 2
+    assert "expected at most one other call with this name, found two" in completed.stderr
+    assert "HINT: choose another name" in completed.stderr
+
+
+def test_nobody_comes(run_program: RunProgram, tmp_path: Path) -> None:
+    """Given up after the time that was asked for, and nothing left."""
+    completed = run_program("check-filesystem", tmp_path, "--peer", "try", "--wait", "1")
+
+    assert completed.returncode == 3
+    assert "expected the other call's part (host) within 1 s" in completed.stderr
+    assert "HINT: run the same command on the other host" in completed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_goes_away(start_program: StartProgram, tmp_path: Path) -> None:
+    """The second does not wait out its time."""
+    first = start_program("check-filesystem", tmp_path, "--peer", "try")
+    meeting = wait_for_entry(tmp_path)
+    while not (meeting / "host.first").exists():
+        time.sleep(0.01)
+    first.send_signal(signal.SIGSTOP)
+    second = start_program("check-filesystem", tmp_path, "--peer", "try")
+    while not (meeting / "host.second").exists():
+        time.sleep(0.01)
+    first.send_signal(signal.SIGINT)
+    first.send_signal(signal.SIGCONT)
+    _, said = second.communicate(timeout=30)
+
+    assert first.wait(30) == 130
+    assert second.returncode == 3
+    assert "the other call has ended before its time" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 65, "a\nb"])
+def test_names_of_a_meeting(run_program: RunProgram, tmp_path: Path, name: str) -> None:
+    """They become a name on disk, so not everything can be one."""
+    completed = run_program("check-filesystem", tmp_path, "--peer", name)
+
+    assert completed.returncode == 2
+    assert "expected up to 64 letters, digits" in completed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# What follows mounts real file systems, so as root, in a mount namespace that ends with the command.
+
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root can mount, and needs unshare"
+)
+MOUNTS = {
+    "ext4": 'mkfs.ext4 -q "$1" && mount -o loop "$1" "$2"',
+    "xfs": 'mkfs.xfs -q "$1" && mount -o loop "$1" "$2"',
+    "btrfs": 'mkfs.btrfs -q "$1" >&2 && mount -o loop "$1" "$2"',
+    "tmpfs": 'mount -t tmpfs none "$2"',
+    "overlay": 'mount -t tmpfs none "$2" && mkdir "$2"/l "$2"/u "$2"/w '
+    '&& mount -t overlay none -o lowerdir="$2"/l,upperdir="$2"/u,workdir="$2"/w "$2"',
+    "exfat": 'mkfs.exfat "$1" >&2 && disk=$(losetup --find --show "$1") && mount.exfat-fuse "$disk" "$2" >&2 '
+    '&& trap "umount \\"$2\\"; losetup --detach $disk" EXIT',
+    "read-only": 'mount -t tmpfs -o ro none "$2"',
+    "full": 'mount -t tmpfs -o size=64k none "$2" && { head -c 1M /dev/zero >"$2"/filling 2>/dev/null || true; }',
+}
+
+
+def check_on(kind: str, program: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run the check on a mount of a kind, which is empty but for what fills it; skip if it cannot be mounted."""
+    image, place = tmp_path / "image", tmp_path / "mounted"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(400 << 20)
+    script = (
+        f'{{ {MOUNTS[kind]}; }} || exit 77\n"$3" check-filesystem "$2" --json\nstatus=$?; ls -A "$2" >&2; exit $status'
+    )
+    completed = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script, "bash", str(image), str(place), program],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=120,
+    )
+    if completed.returncode == 77:
+        pytest.skip(f"{kind} cannot be mounted here: {completed.stderr[-300:]}")
+    return completed
+
+
+def verdicts(text: str) -> dict[str, str]:
+    """Return what is not as needed."""
+    return {each["name"]: each["verdict"] for each in json.loads(text)["findings"] if each["verdict"] != "holds"}
+
+
+@needs_mounts
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay"])
+def test_file_systems_that_give_everything(program: str, tmp_path: Path, kind: str) -> None:
+    """As docs/reference/file-systems.md says."""
+    completed = check_on(kind, program, tmp_path)
+
+    assert completed.returncode == 0, completed.stderr
+    document = json.loads(completed.stdout)
+    assert document["file_system"] == kind
+    assert verdicts(completed.stdout) == {}
+
+
+@needs_mounts
+@pytest.mark.proof
+def test_a_file_system_without_links(program: str, tmp_path: Path) -> None:
+    """FUSE and exFAT: no links of either kind, no rename in one step, no permissions, no case; runs are kept apart."""
+    completed = check_on("exfat", program, tmp_path)
+
+    assert completed.returncode == 0, completed.stderr
+    assert verdicts(completed.stdout) == {
+        "symbolic links": "degraded",
+        "hard links": "degraded",
+        "switch in one step": "degraded",
+        "group access": "degraded",
+        "names": "degraded",
+    }
+
+
+@needs_mounts
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("read-only", "Read-only file system"), ("full", "No space left on device")]
+)
+def test_where_nothing_can_be_written(program: str, tmp_path: Path, kind: str, reason: str) -> None:
+    """The operating system's reason, no traceback, and nothing left."""
+    completed = check_on(kind, program, tmp_path)
+
+    assert completed.returncode == 3
+    assert completed.stdout == ""
+    assert completed.stderr.startswith(f"Error: {reason}: ")
+    assert "Traceback" not in completed.stderr
+    assert ".immutable-logs-check" not in completed.stderr.partition("\n")[2]
+
+
+SFTP_SERVER = "/usr/lib/openssh/sftp-server"
+
+
+@contextmanager
+def mounted_by_sshfs(source: Path, place: Path) -> Iterator[None]:
+    """Mount a directory a second time, as by another host: through SFTP, with a cache of its own."""
+    place.mkdir()
+    to_server, to_client = os.pipe(), os.pipe()
+    with (
+        subprocess.Popen([SFTP_SERVER], stdin=to_server[0], stdout=to_client[1]) as server,
+        subprocess.Popen(
+            ["sshfs", "-f", "-o", "passive,dcache_timeout=4", f":{source}", str(place)],
+            stdin=to_client[0],
+            stdout=to_server[1],
+        ) as client,
+    ):
+        for descriptor in (*to_server, *to_client):
+            os.close(descriptor)
+        try:
+            while not os.path.ismount(place):
+                assert client.poll() is None
+                time.sleep(0.05)
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", str(place)], check=False)
+            client.terminate()
+            server.terminate()
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("sshfs") is None or not Path(SFTP_SERVER).exists(),
+    reason="needs root, sshfs and an SFTP server",
+)
+@pytest.mark.proof
+@pytest.mark.timeout(240)
+def test_two_clients_with_caches(start_program: StartProgram, tmp_path: Path) -> None:
+    """One call on the disk, one through SSHFS: new names are seen late by listing, and locks are each client's own."""
+    disk, mount = tmp_path / "disk", tmp_path / "mount"
+    disk.mkdir()
+    with mounted_by_sshfs(disk, mount):
+        first = start_program("check-filesystem", disk, "--peer", "try", "--json")
+        meeting = wait_for_entry(disk)
+        while not (meeting / "first").exists():
+            time.sleep(0.01)
+        second = start_program("check-filesystem", mount, "--peer", "try")
+        told, said = first.communicate(timeout=200)
+        assert second.communicate(timeout=60)[0] == ""
+        alone = start_program("check-filesystem", mount, "--json").communicate(timeout=60)[0]
+
+    assert first.returncode == 0, said
+    findings: dict[str, Any] = {each["name"]: each for each in json.loads(told)["findings"]}
+    assert verdicts(told) == {"locks on two hosts": "degraded"}
+    assert findings["locks on two hosts"]["found"] == "each host has locks of its own"
+    assert findings["new names on two hosts"]["figures"]["listed_seconds"] > 1
+    assert findings["new names on two hosts"]["figures"]["asked_seconds"] < 1
+    assert abs(findings["clocks of two hosts"]["figures"]["ahead_seconds"]) < 1
+    assert verdicts(alone) == {"hard links": "degraded"}
+    assert json.loads(alone)["file_system"] == "fuse.sshfs"
