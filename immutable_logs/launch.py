@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from immutable_logs.redaction import redact_text
+
 LAUNCH_ID_VARIABLE: Final = "IMMUTABLE_LOGS_LAUNCH_ID"
 """Set by the user: the same text on all ranks of a launch, another for each launch."""
 
@@ -74,9 +76,14 @@ class Launch:
         return replace(self, key=f"{self.key} call={call}", call=call)
 
     @property
+    def readable_key(self) -> str:
+        """The key for people: the user's launch id can hold a secret."""
+        return redact_text(self.key)
+
+    @property
     def key_name(self) -> str:
         """The key as a safe file name of bounded length, still readable at its beginning."""
-        slug = re.sub(r"[^0-9A-Za-z]+", "-", self.key).strip("-")[:_MAX_SLUG]
+        slug = re.sub(r"[^0-9A-Za-z]+", "-", self.readable_key).strip("-")[:_MAX_SLUG]
         return f"{slug}-{hashlib.sha256(self.key.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 

@@ -152,7 +152,7 @@ class Run:
             record = RunRecord(
                 run=self.id,
                 started=format_time(time.time()),
-                launch_key=redact_text(self.launch.key),
+                launch_key=self.launch.readable_key,
                 launch_source=self.launch.source,
                 generation=self.generation,
                 world_size=world_size or self.launch.ranks.world_size,
@@ -295,7 +295,7 @@ def begin_run(experiment_dir: os.PathLike[str] | str, *, ranks_per_node: int | N
         launch.ranks.global_rank,
         joined.run_id,
         launch.source,
-        launch.key,
+        launch.readable_key,
     )
     if not launch.unique:
         _log.warning("The launch is known only from %s: %s", launch.source, launch.caution)
