@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from immutable_logs.errors import ConfigurationError
+
 RUNS: Final = "runs"
 LATEST: Final = "latest"
 CHECKPOINTS: Final = "checkpoints"
@@ -70,8 +72,21 @@ class ExperimentLayout:
 
     @classmethod
     def of(cls, path: os.PathLike[str] | str) -> ExperimentLayout:
-        """Return the layout below any kind of path, made absolute but with its links left as they are."""
-        return cls(Path(os.path.abspath(os.fspath(path))))
+        """Return the layout below any kind of path, made absolute but with its links left as they are.
+
+        Only links before a ``..`` are followed, since the directory above what a link leads to is another than the
+        one that holds the link: ``exp/name/..`` is where the kernel, and stock NeMo, take it to be.
+
+        Raises:
+            ConfigurationError: If no path can be so.
+        """
+        text = os.fsdecode(path)
+        if "\0" in text:
+            raise ConfigurationError("experiment", text, f"expected a path without a NUL character, found {text!r}")
+        before, is_above, below = f"{os.path.join(os.curdir, text)}/".rpartition("/../")
+        if is_above:
+            text = os.path.join(os.path.realpath(f"{before}/.."), below)
+        return cls(Path(os.path.abspath(text)))
 
     @property
     def runs(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -37,6 +38,9 @@ COMMANDS_GROUP: Final = "immutable_logs.commands"
 
 _WRONG_USE_ERRORS: Final = (ConfigurationError, InvalidRunIdError, NotAnExperimentError, UnknownRunError)
 
+_NO_PATH: Final = frozenset((errno.ENAMETOOLONG, errno.ELOOP))
+"""No file can be at such a path, so that it was given by mistake."""
+
 
 class CommandGroup(TyperGroup):
     """A group of commands that ends with the exit codes of this program, and finds commands of other packages.
@@ -65,7 +69,8 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(_INTERRUPTED) from None
         except (ImmutableLogsError, OSError) as error:
             typer.echo(f"Error: {harmless_lines(describe_error(error))}", err=True)
-            raise typer.Exit(WRONG_USE if isinstance(error, _WRONG_USE_ERRORS) else COULD_NOT) from None
+            is_wrong_use = isinstance(error, _WRONG_USE_ERRORS) or getattr(error, "errno", None) in _NO_PATH
+            raise typer.Exit(WRONG_USE if is_wrong_use else COULD_NOT) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, those of other packages last."""

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from immutable_logs.launch import Launch
-from immutable_logs.launchers.ranks import detect_ranks
+from immutable_logs.launchers.ranks import detect_ranks, is_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
@@ -41,7 +41,7 @@ def export(environ: MutableMapping[str, str], launch: Launch, pid: int, experime
 def detect(environ: Mapping[str, str], parent_pid: int, ranks_per_node: int | None) -> Launch | None:
     """Return the parent's launch, with the ranks of the child."""
     text, local_rank = environ.get(_VARIABLE), environ.get("LOCAL_RANK", "")
-    if not text or not local_rank.isdigit() or int(local_rank) < 1:
+    if not text or not is_rank(local_rank) or int(local_rank) < 1:
         return None
     try:
         parent = json.loads(text)
@@ -49,7 +49,7 @@ def detect(environ: Mapping[str, str], parent_pid: int, ranks_per_node: int | No
             return None
         key, unique, source, job = (parent[name] for name in ("key", "unique", "source", "job"))
         experiments = tuple(parent["experiments"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     # Inside `srun --pty bash` every child has the SLURM_PROCID of the shell, so only Lightning's own variables count.
     own = {name: environ[name] for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE") if name in environ}

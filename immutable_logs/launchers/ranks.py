@@ -10,6 +10,8 @@ from immutable_logs.launch import Ranks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_MAX_DIGITS: Final = 9
+
 _LAUNCHERS: Final = (
     # The first variable set decides. `RANK` wins, since torchrun inside `srun` sets it; MPI launchers win over Slurm
     # for the same reason. Each row: global rank, local rank, node rank, world size.
@@ -52,6 +54,11 @@ def detect_ranks(environ: Mapping[str, str], ranks_per_node: int | None = None) 
     return Ranks(global_rank, local_rank or 0, node_rank or 0, world_size)
 
 
+def is_rank(text: str) -> bool:
+    """Tell whether a text is a number that a rank can have: Python refuses to read one of some thousand digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+
+
 def _is_slurm_task(environ: Mapping[str, str]) -> bool:
     """Tell whether it was Slurm that set the PMI variables: `srun --mpi=pmi2` does, without a local rank.
 
@@ -68,7 +75,7 @@ def _is_slurm_task(environ: Mapping[str, str]) -> bool:
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     for name in names:
         text = environ.get(name, "").strip()
-        if text.isdecimal():
+        if is_rank(text):
             return int(text)
         if text:
             raise LaunchDetectionError(
