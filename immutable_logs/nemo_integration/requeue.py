@@ -6,6 +6,7 @@ where the requeued job, in its fresh one, would not find it; in the experiment a
 
 from __future__ import annotations
 
+import logging
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from immutable_logs.layout import ExperimentLayout
+
+_log = logging.getLogger(__name__)
 
 
 def requeue_directory(layout: ExperimentLayout, call: int) -> Path | None:
@@ -43,7 +46,17 @@ def redirect_requeue(connector: Any, layout: ExperimentLayout, directory: Path) 
             return cast("str | None", view._hpc_resume_path)
 
         def hpc_save_path(self, folderpath: Any) -> str:
-            durable_files.create_directory(directory, like=layout.path)
+            try:
+                durable_files.create_directory(directory, like=layout.path)
+            except OSError as error:
+                # The job has no time left: a checkpoint in the wrong place is worth more than none.
+                _log.warning(
+                    "The requeue checkpoint is saved in %s, where the requeued job does not look for it, since its "
+                    "directory cannot be made: %s. HINT: make it, and move the checkpoint there",
+                    folderpath,
+                    error,
+                )
+                return cast("str", stock.hpc_save_path(str(folderpath)))
             return cast("str", stock.hpc_save_path(str(directory)))
 
     RequeueConnector.__name__ = stock.__name__
