@@ -17,6 +17,7 @@ from immutable_logs.verification.latest import check_latest, check_workshop, new
 from immutable_logs.verification.manifest_lines import check_manifest, lost_lines
 from immutable_logs.verification.runs import check_other_entries, check_runs
 from immutable_logs.verification.state import read_state
+from immutable_logs.verification.taken_names import check_taken_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,7 @@ def _look(experiment: Experiment) -> Verification:
         *check_latest(state, latest),
         *check_workshop(state),
         *check_event_links(state),
+        *check_taken_names(state),
         *check_other_entries(state),
     ]
     newest = newest_run(state)

@@ -84,11 +84,10 @@ def check_launches(state: ExperimentState) -> Iterator[Finding]:
 
 
 def _launch_names(directory: Path) -> list[tuple[str, bool]]:
-    try:
-        with os.scandir(directory) as entries:
-            return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-    except FileNotFoundError:
+    if not os.path.isdir(directory):
         return []
+    with os.scandir(directory) as entries:
+        return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
 
 
 def _read_launch(directory: Path) -> _Launch:
@@ -114,6 +113,8 @@ def _read_claim(path: Path) -> str:
         return durable_files.read_bytes(path).decode("utf-8", "replace")
     except IsADirectoryError:
         return "(a directory)"
+    except OSError as error:
+        return f"({error.strerror})"
 
 
 def _check_claimed_run(state: ExperimentState, launch: _Launch, path: Path, run_id: str) -> Iterator[Finding]:

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 def check_event_links(state: ExperimentState) -> Iterator[Finding]:
     """Yield what is wrong with the links; TensorBoard and copies that follow links stumble over one that dangles."""
     root = state.layout.tensorboard
-    try:
-        names = sorted(name for name in os.listdir(root) if not name.startswith("."))
-    except (FileNotFoundError, NotADirectoryError):
+    if not os.path.isdir(root):
         return
-    for name in names:
+    for name in sorted(name for name in os.listdir(root) if not name.startswith(".")):
         directory = state.layout.lineage(name)
         if not is_run_id(name) or not directory.is_dir() or directory.is_symlink():
             yield _foreign(state, directory, "expected the directory of a lineage, which bears a run id")

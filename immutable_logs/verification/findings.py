@@ -46,6 +46,7 @@ KINDS: Final = (
     "claim-without-run",
     "claim-unused",
     "tensorboard-dangling",
+    "name-taken",
     "foreign-entry",
 )
 """Every kind, as `docs/reference/cli.md` explains them; a kind is a public name, the messages are not."""

@@ -97,11 +97,9 @@ def newest_run(state: ExperimentState) -> RunState | None:
 def check_workshop(state: ExperimentState) -> Iterator[Finding]:
     """Yield what a kill in the middle of a switch has left."""
     workshop = state.layout.latest_workshop
-    try:
-        names = sorted(os.listdir(workshop))
-    except FileNotFoundError:
+    if not os.path.isdir(workshop):
         return
-    for name in names:
+    for name in sorted(os.listdir(workshop)):
         if name.endswith((".link", ".txt")):
             yield Finding(
                 "latest-unfinished",

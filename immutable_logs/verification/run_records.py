@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from immutable_logs.records import RunRecord
-    from immutable_logs.verification.state import ExperimentState, RunState
+    from immutable_logs.verification.state import ExperimentState, Problem, RunState
 
 _MAX_NAMED: Final = 16
 
@@ -27,11 +27,11 @@ def check_run_record(
             PROBLEM if was_complete else LEFTOVER,
             file,
             run.id,
-            f"{run.record_problem}. "
-            + (
+            _describe(
+                run.record_problem,
                 "It was complete when the run was published, so it was damaged since. HINT: restore it from a copy"
                 if was_complete
-                else "Rank zero was killed while it wrote; the run was never published"
+                else "Rank zero was killed while it wrote; the run was never published",
             ),
         )
     elif run.record is None and was_complete:
@@ -93,11 +93,11 @@ def check_finish_record(state: ExperimentState, run: RunState) -> Iterator[Findi
             LEFTOVER if line is None else PROBLEM,
             file,
             run.id,
-            f"{run.finish_problem}. "
-            + (
+            _describe(
+                run.finish_problem,
                 "Rank zero was killed while it wrote; how the run ended is not known"
                 if line is None
-                else "The manifest has the outcome, so it was damaged since. HINT: restore it from a copy"
+                else "The manifest has the outcome, so it was damaged since. HINT: restore it from a copy",
             ),
         )
     elif run.finish is None and line is not None:
@@ -127,6 +127,13 @@ def check_finish_record(state: ExperimentState, run: RunState) -> Iterator[Findi
             f"expected the outcome that the manifest has, {line.details.get('outcome')!r}, found "
             f"{run.finish.outcome!r}. HINT: the record is the proof; the manifest's line was written by somebody else",
         )
+
+
+def _describe(problem: Problem, damage: str) -> str:
+    """Say why a record cannot be read: by whom it was damaged, or that it may be in order and out of reach."""
+    if problem.is_damage:
+        return f"{problem.words}. {damage}"
+    return f"expected a record that can be read, found: {problem.words}. HINT: look as a user who may read it"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:

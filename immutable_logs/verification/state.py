@@ -26,6 +26,19 @@ _Record = TypeVar("_Record", RunRecord, FinishRecord)
 _RANK_DIGITS: Final = 6
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a record cannot be read.
+
+    Attributes:
+        words: What was expected and found.
+        is_damage: Whether its content is damaged; otherwise this user, or this mount, does not get at it.
+    """
+
+    words: str
+    is_damage: bool
+
+
 @dataclass(slots=True)
 class RunState:
     """One run, as it is on disk.
@@ -46,9 +59,9 @@ class RunState:
     lines: RunLines
     is_present: bool
     record: RunRecord | None = None
-    record_problem: str | None = None
+    record_problem: Problem | None = None
     finish: FinishRecord | None = None
-    finish_problem: str | None = None
+    finish_problem: Problem | None = None
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     unreadable: dict[int, Path] = field(default_factory=dict)
 
@@ -150,13 +163,13 @@ def _read_ranks(layout: RunLayout, state: RunState) -> None:
         state.unreadable[rank] = path
 
 
-def _read(kind: type[_Record], path: Path) -> tuple[_Record | None, str | None]:
+def _read(kind: type[_Record], path: Path) -> tuple[_Record | None, Problem | None]:
     """Return a record, or why it cannot be read; neither if there is none."""
     try:
         return kind.decode(durable_files.read_bytes(path), path.name), None
     except FileNotFoundError:
         return None, None
     except RecordError as error:
-        return None, str(error).rpartition(": ")[0]
+        return None, Problem(str(error).rpartition(": ")[0], is_damage=True)
     except OSError as error:
-        return None, error.strerror or str(error)
+        return None, Problem(error.strerror or str(error), is_damage=False)
