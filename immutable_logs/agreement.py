@@ -117,28 +117,28 @@ def join_run(
     except NotVisibleError as error:
         message, _, hint = str(error).partition("\nHINT: ")
         raise AgreementError(
-            message, rank=launch.ranks.global_rank, key=launch.key, path=error.path, hint=hint
+            message, rank=launch.ranks.global_rank, key=launch.readable_key, path=error.path, hint=hint
         ) from error
     except OSError as error:
         raise AgreementError(
             f"creating a fresh run directory failed with {error.strerror or error}",
             rank=launch.ranks.global_rank,
-            key=launch.key,
+            key=launch.readable_key,
             # Of `symlink` the first name is the text of the link, the second the link.
-            path=Path(error.filename2 or error.filename or layout.runs),
+            path=_obstacle(Path(os.fsdecode(error.filename2 or error.filename or layout.runs)), error),
             hint=_advice(error, layout),
         ) from error
     except _UntrustedClaimError as error:
         raise AgreementError(
             f"expected a run id in the claim, found {error.text[:80]!r}",
             rank=launch.ranks.global_rank,
-            key=launch.key,
+            key=launch.readable_key,
             path=error.path,
         ) from None
     raise AgreementError(
         f"{_MAX_GENERATIONS} launches with this key are there already",
         rank=launch.ranks.global_rank,
-        key=launch.key,
+        key=launch.readable_key,
         path=directory,
     )
 
@@ -230,7 +230,7 @@ def _clocks_differ(launch: Launch, link: Path) -> AgreementError:
         f"a claim made this moment looks more than {JOIN_WINDOW:.0f} s old: the clocks of this node and of the file "
         "server differ",
         rank=launch.ranks.global_rank,
-        key=launch.key,
+        key=launch.readable_key,
         path=link,
         hint=f"set the clock, or set {LAUNCH_ID_VARIABLE} to the same text on all ranks, another for each launch",
     )
@@ -247,7 +247,17 @@ def _create_entry(layout: ExperimentLayout, directory: Path, run_id: str, rank: 
             return False
         durable_files.create_directory(path.parent, like=layout.path)
         is_created = durable_files.create_exclusive(path, content)
-    return is_created or durable_files.wait_until_visible(lambda: durable_files.read_bytes(path), path) == content
+    try:
+        return is_created or durable_files.wait_until_visible(lambda: durable_files.read_bytes(path), path) == content
+    except PermissionError:
+        return False  # another user's: this process can read what it has written itself
+
+
+def _obstacle(path: Path, error: OSError) -> Path:
+    """Return what stood in the way: not the name that was to be made, but what is no directory above it."""
+    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+        return next((each for each in (*reversed(path.parents), path) if not each.is_dir()), path)
+    return path
 
 
 def _advice(error: OSError, layout: ExperimentLayout) -> str:
@@ -259,4 +269,6 @@ def _advice(error: OSError, layout: ExperimentLayout) -> str:
         errno.ENOSPC: "the disk is full: make space",
         errno.EDQUOT: "the quota is used up: make space, or prune old runs",
         errno.ENOTDIR: "move what stands there out of the way",
+        errno.ENAMETOOLONG: "the path is too long for this mount: choose a shorter one",
+        errno.ELOOP: "the path leads through links in a circle: mend them, or choose another one",
     }.get(error.errno or 0, "")

@@ -27,6 +27,7 @@ from immutable_logs.records import (
     FinishRecord,
     ManifestRecord,
     RunRecord,
+    is_integer,
     parse_time,
 )
 from immutable_logs.run_id import is_run_id, parse_run_time
@@ -39,6 +40,10 @@ SIGN_OF_LIFE_AGE: Final = 600.0
 """Seconds since the last write up to which a run whose process cannot be seen from here counts as running.
 
 As many ahead of this clock do too, since the file server's can be another."""
+
+_MAX_DIGITS: Final = 9
+_MAX_SHOWN: Final = 80
+"""Characters of a wrong reference that an error repeats."""
 
 _Record = TypeVar("_Record", RunRecord, FinishRecord)
 
@@ -201,14 +206,16 @@ class Experiment:
         runs = self._in_order(read_manifest(self._layout))
         name, tilde, distance = reference.partition("~")
         if name == LATEST:
-            if tilde and not distance.isdecimal():
-                raise UnknownRunError(reference, self.path, f"expected a number after 'latest~', found {distance!r}")
+            if tilde and not (distance.isdecimal() and len(distance) <= _MAX_DIGITS):
+                found = distance[:_MAX_SHOWN]
+                raise UnknownRunError(reference, self.path, f"expected a number after 'latest~', found {found!r}")
             return self._summary(self._before_latest(reference, runs, int(distance or 0)))
         matching = [run for run in runs if run.id == reference] or [
             run for run in runs if run.id.startswith(reference)
         ]
         if len(matching) != 1 or not reference:
-            reason = f"no run is called {reference!r}" if not matching else f"{reference!r} means several runs"
+            shown = repr(reference[:_MAX_SHOWN])
+            reason = f"no run is called {shown}" if not matching else f"{shown} means several runs"
             raise UnknownRunError(reference, self.path, reason, (run.id for run in matching))
         return self._summary(matching[0])
 
@@ -352,7 +359,7 @@ def _by_run(manifest: Manifest) -> dict[str, _Known]:
 
 def _integer(value: object) -> int | None:
     """Return a value of a manifest line, in which anyone in the group can have written anything, if it is a number."""
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and is_integer(value) else None
 
 
 def _text(value: object) -> str | None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from immutable_logs.errors import NotVisibleError
+from immutable_logs.regular_files import open_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,8 +126,8 @@ def read_link(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file; ESTALE is retried once."""
-    return _retry_stale(path.read_bytes)
+    """Return the content of a file as `read_regular` does; ESTALE is retried once."""
+    return _retry_stale(lambda: read_regular(path))
 
 
 def replace(source: Path, target: Path) -> None:
@@ -207,7 +208,7 @@ def server_time(directory: Path) -> float:
 
 
 def append(path: Path, data: bytes, *, after_newline: bool) -> None:
-    """Append a record with one `write`, durably.
+    """Append a record with one `write`, durably; never through a link.
 
     Args:
         path: The file; made if missing.
@@ -216,7 +217,7 @@ def append(path: Path, data: bytes, *, after_newline: bool) -> None:
             with a newline. Without the lock the end may change meanwhile, so every line begins with one; readers
             skip the blank lines.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, follows_link=False)
     try:
         size = os.fstat(descriptor).st_size
         is_clean = after_newline and (size == 0 or os.pread(descriptor, 1, size - 1) == b"\n")
@@ -230,7 +231,7 @@ def append(path: Path, data: bytes, *, after_newline: bool) -> None:
 
 def extend(path: Path, data: bytes) -> None:
     """Append bytes as they are, durably: the caller holds the lock and knows how the file ends."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND, follows_link=False)
     try:
         _write_all(descriptor, data)
         os.fsync(descriptor)
@@ -248,7 +249,7 @@ def mark(path: Path, data: bytes) -> bool:
         Whether it has content now; False if it is gone.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND, follows_link=False)
     except FileNotFoundError:
         return False
     try:
@@ -261,7 +262,7 @@ def mark(path: Path, data: bytes) -> bool:
 
 def has_locks(path: Path) -> bool:
     """Tell whether the mount of an existing file has locks at all: to give one back is refused only where not."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = open_regular(path, os.O_RDWR, follows_link=False)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError:
@@ -282,7 +283,7 @@ def locked(path: Path, *, timeout: float) -> Iterator[bool]:
     Yields:
         Whether the lock is held: False where the mount has none or the wait timed out.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, follows_link=False)
     try:
         _share_with_group(descriptor, path.parent)
         is_held = _lock(descriptor, timeout)

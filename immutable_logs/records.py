@@ -8,6 +8,7 @@ holds an absolute path to something inside the experiment.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,13 @@ _TYPES: Final[dict[str, Any]] = {
 }
 """What `isinstance` checks for each annotation of a record."""
 
+_INTEGERS: Final = ("int", "int | None")
+
+MAX_DEPTH: Final = 100
+"""Levels of lists and mappings in a document: whoever goes through a deeper one by recursion uses up the stack."""
+
+_MAX_INTEGER: Final = 2**63 - 1
+"""Python reads longer numbers, of which then no float, no range and no table can be made."""
 
 _LAST_SECOND: Final = 253_402_300_799.0
 """A damaged manifest can name any time; of the next second, `datetime` knows nothing."""
@@ -79,6 +87,11 @@ def cap_error(text: str) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
+def is_integer(value: object) -> bool:
+    """Tell whether a value of a document is a number that a launch can have written; ``true`` is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_INTEGER
+
+
 def encode_line(document: dict[str, Any]) -> bytes:
     """Return a document as one line of JSON, format number first, without anything that could break the line."""
     return json.dumps({"format": FORMAT, **document}, ensure_ascii=True, default=str).encode("ascii") + b"\n"
@@ -91,7 +104,7 @@ def decode_object(data: bytes, path: object) -> dict[str, Any]:
         RecordError: If it is torn, no object, or of an unknown format.
     """
     try:
-        document = json.loads(data)
+        document = _decode_json(data)
     except ValueError:
         raise RecordError(str(path), "expected a JSON object, found something incomplete or damaged") from None
     if not isinstance(document, dict):
@@ -102,6 +115,43 @@ def decode_object(data: bytes, path: object) -> dict[str, Any]:
             f"expected format {FORMAT}, found {document.get('format')!r}; a newer immutable-logs may be needed",
         )
     return document
+
+
+def _decode_json(data: bytes) -> object:
+    """Return the value of a JSON text; numbers that JSON has no words for are text.
+
+    Raises:
+        ValueError: If it is damaged, no UTF-8, or nested more deeply than `MAX_DEPTH`.
+    """
+    try:
+        document = _DECODER.decode(data.decode("utf-8", "surrogatepass"))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    # Counted first: only a large document can be deep, and every line of a manifest comes here.
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_too_deep(document):
+        raise ValueError(_TOO_DEEP)
+    return document
+
+
+def _is_too_deep(document: object) -> bool:
+    level = [document]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for each in level
+            if isinstance(each, (dict, list))
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(level)
+
+
+def _parse_float(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=str, parse_float=_parse_float)
+_TOO_DEEP: Final = f"expected at most {MAX_DEPTH} levels, found more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +184,10 @@ class _Document:
         except TypeError as error:
             raise RecordError(str(path), f"a needed key is missing ({error})") from None
         for each in fields(cls):
-            if not isinstance(getattr(record, each.name), _TYPES[str(each.type)]):
+            value = getattr(record, each.name)
+            if not isinstance(value, _TYPES[str(each.type)]) or (
+                each.type in _INTEGERS and value is not None and not is_integer(value)
+            ):
                 raise RecordError(str(path), f"the key {each.name!r} holds something else than {each.type}")
         return record
 
@@ -279,8 +332,7 @@ class ManifestRecord:
     def decode(cls, line: bytes) -> ManifestRecord | None:
         """Return the record in a line, or None where there is none to be had."""
         try:
-            # Decoded first: `json.loads` would look for the encoding of every line.
-            document = json.loads(line.decode("utf-8", "surrogatepass"))
+            document = _decode_json(line)
         except ValueError:
             return None
         if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
