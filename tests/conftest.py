@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -208,6 +209,46 @@ def snapshot_of(directory: Path) -> dict[str, int]:
 def snapshot() -> Callable[[Path], dict[str, int]]:
     """The function that tells which names there are, to see that none vanishes."""
     return snapshot_of
+
+
+@pytest.fixture(scope="session")
+def program() -> str:
+    """The path of the installed console script."""
+    found = shutil.which("immutable-logs", path=str(Path(sys.executable).parent))
+    assert found is not None, "install the project into the environment of the tests: pip install -e ."
+    return found
+
+
+@pytest.fixture
+def plain_environ() -> dict[str, str]:
+    """The environment without what changes colours, widths and how Python writes."""
+    changing = {"NO_COLOR", "FORCE_COLOR", "CLICOLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in changing and (name == "PYTHONWARNINGS" or not name.startswith("PYTHON"))
+    } | {"PYTHONUTF8": "1"}
+
+
+@pytest.fixture
+def run_program(
+    program: str, plain_environ: dict[str, str], tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command to its end: ``run_program("ls", experiment, cwd=..., environ=...)``."""
+
+    def run(*arguments: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, *map(str, arguments)],
+            cwd=cwd or tmp_path,
+            env=plain_environ | environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=HANG_GUARD,
+        )
+
+    return run
 
 
 @pytest.fixture

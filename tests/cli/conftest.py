@@ -1,12 +1,7 @@
-"""The installed command, and experiments to point it at."""
+"""Experiments to point the command at."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,48 +12,7 @@ from immutable_logs.run import Run, begin_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-HANG_GUARD = 60.0
-
-
-@pytest.fixture(scope="session")
-def program() -> str:
-    """The path of the installed console script."""
-    found = shutil.which("immutable-logs", path=str(Path(sys.executable).parent))
-    assert found is not None, "install the project into the environment of the tests: pip install -e ."
-    return found
-
-
-@pytest.fixture
-def plain_environ() -> dict[str, str]:
-    """The environment without what changes colours, widths and how Python writes."""
-    changing = {"NO_COLOR", "FORCE_COLOR", "CLICOLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES"}
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in changing and (name == "PYTHONWARNINGS" or not name.startswith("PYTHON"))
-    } | {"PYTHONUTF8": "1"}
-
-
-@pytest.fixture
-def run_program(
-    program: str, plain_environ: dict[str, str], tmp_path: Path
-) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command to its end: ``run_program("ls", experiment, cwd=..., environ=...)``."""
-
-    def run(*arguments: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program, *map(str, arguments)],
-            cwd=cwd or tmp_path,
-            env=plain_environ | environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-            timeout=HANG_GUARD,
-        )
-
-    return run
+    from pathlib import Path
 
 
 @pytest.fixture
