@@ -104,7 +104,7 @@ def decode_object(data: bytes, path: object) -> dict[str, Any]:
         RecordError: If it is torn, no object, or of an unknown format.
     """
     try:
-        document = _decode_json(data)
+        document = decode_json(data)
     except ValueError:
         raise RecordError(str(path), "expected a JSON object, found something incomplete or damaged") from None
     if not isinstance(document, dict):
@@ -117,7 +117,7 @@ def decode_object(data: bytes, path: object) -> dict[str, Any]:
     return document
 
 
-def _decode_json(data: bytes) -> object:
+def decode_json(data: bytes) -> object:
     """Return the value of a JSON text; numbers that JSON has no words for are text.
 
     Raises:
@@ -332,7 +332,7 @@ class ManifestRecord:
     def decode(cls, line: bytes) -> ManifestRecord | None:
         """Return the record in a line, or None where there is none to be had."""
         try:
-            document = _decode_json(line)
+            document = decode_json(line)
         except ValueError:
             return None
         if not isinstance(document, dict) or document.pop("format", None) != FORMAT:

@@ -8,7 +8,6 @@ The journal comes before ``runs/``, in which it lives: it begins in a private di
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from immutable_logs import durable_files
 from immutable_logs.errors import ImmutableLogsError, RecordError
 from immutable_logs.layout import RUNS
-from immutable_logs.records import FORMAT, encode_line
+from immutable_logs.records import FORMAT, decode_json, encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +99,7 @@ class Journal:
         with file:
             for line in file:
                 try:
-                    step = json.loads(line)
+                    step = decode_json(line)
                 except ValueError:
                     continue
                 if not isinstance(step, dict):

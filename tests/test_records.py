@@ -66,7 +66,19 @@ def test_torn_document_is_refused_with_its_path(cut: int) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"null", b"7", b'"text"', b"\xff\xfe\x00", b"\0" * 200, b"{}", b'{"format": 2}', b'{"format": 1}'],
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"7",
+        b'"text"',
+        b"\xff\xfe\x00",
+        b"\0" * 200,
+        b"[" * 200_000,
+        b"{}",
+        b'{"format": 2}',
+        b'{"format": 1}',
+    ],
 )
 def test_what_is_no_record_of_this_format_is_refused(data: bytes) -> None:
     """Other JSON, other formats, zeroes after a power loss and objects without the needed keys are no records."""
@@ -127,6 +139,7 @@ def test_line_with_an_unknown_event_and_keys_is_kept() -> None:
         b"[]",
         b"null",
         b"\xff",
+        b"[" * 200_000,
         b'{"event": "started", "run": "r", "time": "t"}',
         b'{"format": 2, "event": "started", "run": "r", "time": "t"}',
         b'{"format": 1, "event": "started", "run": "r"}',
