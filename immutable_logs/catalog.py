@@ -363,7 +363,8 @@ def _integer(value: object) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    """Return a value of a manifest line or a record, if it is text that says something."""
+    return value if isinstance(value, str) and value else None
 
 
 def _fields(record: RunRecord | FinishRecord) -> dict[str, Any]:

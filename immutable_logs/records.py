@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,8 @@ OUTCOMES: Final = ("finished", "failed", "interrupted")
 MAX_ERROR_CHARACTERS: Final = 4000
 """Error texts are capped: an exception can carry a whole tensor."""
 
-_TIME_LENGTH: Final = len("2026-12-01T02:28:15.000000Z")
+_TIME: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{1,6})Z\Z")
+_TIME_LENGTH: Final = len("2026-12-01T02:28:15.000000")
 
 _TYPES: Final[dict[str, Any]] = {
     "str": str,
@@ -70,11 +72,12 @@ def parse_time(text: object) -> float | None:
     """Return the Unix time of what `format_time` wrote, or None."""
     if not isinstance(text, str):
         return None
+    match = _TIME.match(text)
+    if match is None:
+        return None
     try:
-        if len(text) == _TIME_LENGTH and text[10] == "T" and text[-1] == "Z":
-            # Ten times quicker than `strptime`, which counts where a manifest has ten thousand lines.
-            return datetime.fromisoformat(text[:-1]).replace(tzinfo=timezone.utc).timestamp()
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+        # Ten times quicker than `strptime`, which counts where a manifest has ten thousand lines.
+        return datetime.fromisoformat(match.group(1).ljust(_TIME_LENGTH, "0")).replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
         return None
 

@@ -158,7 +158,27 @@ def test_times_come_back_to_the_microsecond() -> None:
     assert parse_time(format_time(1796092095.123456)) == pytest.approx(1796092095.123456, abs=1e-6)
 
 
-@pytest.mark.parametrize("text", [None, 7, "", "yesterday", "2026-12-01", "2026-13-01T00:00:00.000000Z"])
+def test_fewer_decimals_are_a_time_too() -> None:
+    """Another writer may count in milliseconds."""
+    assert parse_time("2026-12-01T02:28:15.5Z") == parse_time("2026-12-01T02:28:15.500000Z") == 1796092095.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        7,
+        "",
+        "yesterday",
+        "2026-12-01",
+        "2026-13-01T00:00:00.000000Z",
+        "2026-12-01T02:28:15Z",
+        "2026-12-01T02:28:15.0000000Z",
+        "2026-1-1T2:28:15.5Z",
+        "2026-12-01T02:28:15.123+01Z",
+        "2026-12-01T02:28:15.123456",
+    ],
+)
 def test_what_is_no_time_gives_none(text: object) -> None:
     """A damaged time does not stop a reader."""
     assert parse_time(text) is None

@@ -63,6 +63,15 @@ def test_the_specification_names_every_key_of_every_record() -> None:
         assert missing == [], record.__name__
 
 
+@pytest.mark.parametrize("letter", "WR")
+def test_the_requirements_of_the_specification_are_numbered_in_order(letter: str) -> None:
+    """W1, W2, … for writers and R1, R2, … for readers, each once, so that one can be named."""
+    text = (ROOT / "docs" / "reference" / "on-disk-format.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(rf"(?:^- |\| ){letter}([0-9]+): ", text, re.MULTILINE)]
+    assert len(numbers) > 20
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
 def test_a_run_has_the_tree_that_the_specification_shows(tmp_path: Path) -> None:
     """What `start_run` leaves at the top and in `runs/` is what the specification lists, and each name fits."""
     import immutable_logs
