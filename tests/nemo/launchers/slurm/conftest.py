@@ -62,7 +62,9 @@ class Job:
         """Wait for the end of the job, in a given state."""
         self.wait_until(lambda: self.state not in UNFINISHED, "the job ends")
         found = self.slurm.run("scontrol", "show", "job", self.id)
-        assert f"JobState={state}" in found, f"expected {state}, found {found}\n{self.text[-6000:]}"
+        assert f"JobState={state}" in found, (
+            f"expected {state}, found {found}\n{self.text[-6000:]}\n{self.slurm.daemons_said()}"
+        )
         return self
 
     def signal_near_the_limit(self, tasks: int) -> None:
@@ -83,6 +85,9 @@ class Job:
         """Wait until the job has been requeued, and have it started at once: Slurm holds it back for two minutes."""
         self.wait_until(lambda: int(self._property("Restarts")) >= restarts, "the job is requeued")
         self.wait_until(lambda: self.state != "COMPLETING", "the job's processes end")
+        # The node's daemon cleans up a moment later, under the name that the job has again when it starts.
+        spool = Path(self.slurm.environment["SLURM_CONF"]).parent
+        self.wait_until(lambda: not list(spool.glob(f"*/job{int(self.id):05d}*")), "the nodes forget the job")
         if self.state == "PENDING":
             self.slurm.run("scontrol", "update", f"jobid={self.id}", "StartTime=now")
 
@@ -114,6 +119,11 @@ class Slurm:
             check=True,
             timeout=HANG_GUARD,
         ).stdout
+
+    def daemons_said(self) -> str:
+        """Return the end of what Slurm's daemons have logged."""
+        logs = sorted((Path(self.environment["SLURM_CONF"]).parent / "log").glob("slurm*"))
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
 
     def start(self, *overrides: str, program: Sequence[str] = TWO_BY_TWO, **variables: str) -> Started:
         """Start a training with `srun` or another program."""
