@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -180,7 +181,10 @@ def _read_until(is_over: Callable[[], bool], read: Callable[[], Any]) -> dict[st
             reads += 1
             try:
                 read()
-            except FileNotFoundError:
+            except OSError as error:
+                # A network client can also find that the name leads to what is gone, again and again.
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
                 misses += 1
     return {"reads": reads, "misses": misses}
 
