@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import json
 import os
 import re
-import select
-import shutil
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +18,9 @@ from immutable_logs.records import ADOPTED, PRUNED, STARTED, FinishRecord, Manif
 from immutable_logs.run import Run
 from immutable_logs.run_id import format_run_id
 
+if TYPE_CHECKING:
+    from tests.conftest import Browser
+
 RunProgram = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Run]
 FinishRuns = Callable[[Path, int], list[Run]]
@@ -30,9 +28,6 @@ WriteEvents = Callable[..., Path]
 
 PHONE = 360
 DESK = 1280
-START_TIME = 60.0
-"""Seconds until a browser that does not answer is given up."""
-
 HOSTILE = """<script>document.title='run'</script>'"><img src=x onerror=alert(1)>&lt;\x1b[31m\u202e"""
 """What somebody can write into every field of a record, into logs and names."""
 
@@ -77,105 +72,6 @@ class Page(HTMLParser):
             for name, found in self.elements
             if name == tag and (class_ is None or class_ in (found.get("class") or "").split())
         ]
-
-
-class Browser:
-    """A headless Chromium, spoken to through two pipes."""
-
-    def __init__(self, program: str, profile: Path) -> None:
-        to_browser, self._writing = os.pipe()
-        self._reading, from_browser = os.pipe()
-        # It reads from descriptor 3 and writes to 4, where a step between puts the ends of the pipes.
-        step = (
-            "import fcntl, os, sys\n"
-            "ends = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3]]\n"
-            "os.dup2(ends[0], 3), os.dup2(ends[1], 4)\n"
-            "os.execv(sys.argv[3], sys.argv[3:])\n"
-        )
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-        options += ["--remote-debugging-pipe", f"--user-data-dir={profile}"]
-        self._popen = subprocess.Popen(
-            [sys.executable, "-c", step, str(to_browser), str(from_browser), program, *options, "about:blank"],
-            pass_fds=(to_browser, from_browser),
-            env={**os.environ, "HOME": str(profile)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(to_browser)
-        os.close(from_browser)
-        self._buffer = b""
-        self._number = 0
-        self._session: str | None = None
-        self.events: list[dict[str, Any]] = []
-
-    def close(self) -> None:
-        """End it with all its processes."""
-        os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.wait()
-        os.close(self._writing)
-        os.close(self._reading)
-
-    def call(self, method: str, **params: object) -> Any:
-        """Have it do something, and return its answer."""
-        self._number += 1
-        message: dict[str, object] = {"id": self._number, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        os.write(self._writing, json.dumps(message).encode() + b"\0")
-        while (answer := self._receive()).get("id") != self._number:
-            self.events.append(answer)
-        assert "error" not in answer, (method, answer)
-        return answer["result"]
-
-    def open(self, path: Path, *, width: int, scheme: str = "light") -> None:
-        """Open a page in a tab of its own, until it is loaded; `events` then has what happened."""
-        self._session = None
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Network", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width == PHONE
-        )
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.events = []
-        self.call("Page.navigate", url=path.as_uri())
-        while not self.happened("Page.loadEventFired"):
-            self.events.append(self._receive())
-
-    def happened(self, method: str) -> list[dict[str, Any]]:
-        """Return the events of a kind."""
-        return [event["params"] for event in self.events if event.get("method") == method]
-
-    def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression in the page."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
-
-    def _receive(self) -> dict[str, Any]:
-        deadline = time.monotonic() + START_TIME
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._reading], [], [], max(0.0, deadline - time.monotonic()))
-            data = os.read(self._reading, 1 << 20) if ready else b""
-            assert data, "the browser does not answer"
-            self._buffer += data
-        message, _, self._buffer = self._buffer.partition(b"\0")
-        received: dict[str, Any] = json.loads(message)
-        return received
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A headless Chromium; without one the test is skipped."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    started = Browser(program, tmp_path_factory.mktemp("browser"))
-    try:
-        yield started
-    finally:
-        started.close()
 
 
 @dataclass(frozen=True)
