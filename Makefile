@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test proof lint format test-core test-nemo test-nemo-versions test-pythons test-one-nemo slurm-shell clean
+.PHONY: help demo test proof lint format test-core test-nemo test-nemo-versions test-pythons test-one-nemo docs pictures slurm-shell clean
 
 # Variables to set on the command line, as in `make test-nemo VENV=.venv-2.7.3 NEMO_VERSION=2.7.3`.
 VENV ?= .venv
@@ -47,6 +47,8 @@ help:
 	@echo "make test-nemo     the tests that need NeMo and torch (NEMO_VERSION=$(NEMO_VERSION))"
 	@echo "make test-nemo-versions  the same with nemo_toolkit $(OTHER_NEMOS), each in an environment of its own"
 	@echo "make test-pythons  the tests that need no NeMo, with Python $(OTHER_PYTHONS)"
+	@echo "make docs          build the site of the documentation into site/, and look at it in a browser"
+	@echo "make pictures      make the pictures of the documentation again, from trainings that it starts"
 	@echo "make slurm-shell   a shell with a two-node Slurm on this machine, which ends with it"
 	@echo "make clean         remove the environments and everything built"
 	@echo
@@ -87,6 +89,14 @@ test-nemo-versions:
 test-one-nemo: $(VENV)/.project
 	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo/launchers tests/nemo
 
+docs: .venv-docs/.docs
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet --site-dir site
+	$(call run_pytest,.venv-docs) tests/project/test_site.py
+	@echo "The site is in site/: open site/index.html, or serve it with python -m http.server --directory site"
+
+pictures: $(VENV)/.project
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python docs/pictures/make_pictures.py
+
 slurm-shell: $(VENV)/.project
 	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/python tests/slurm/cluster.py
 
@@ -107,7 +117,7 @@ test-python-%: .venv-%/.light
 	$(call run_pytest,.venv-$*) -n $(WORKERS) --ignore=tests/nemo -m "not nemo and not proof" tests
 
 clean:
-	rm -rf .venv .venv-* $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* $(VENV) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # The main environment: pip, torch, NeMo, then this project, editable, so that a change of the code needs no
@@ -153,4 +163,17 @@ $(VENV)/.project: pyproject.toml $(VENV)/.nemo-$(NEMO_VERSION)
 .venv-%/.light: pyproject.toml .venv-%/.pip
 	@echo "Installing immutable-logs and the development tools in .venv-$*"
 	@$(call pip_install,.venv-$*) --editable '.[dev]'
+	@touch $@
+
+# The environment that builds the site; none of the others needs what is in it.
+
+.venv-docs/.pip:
+	@echo "Creating .venv-docs with $(PYTHON)"
+	@$(PYTHON) -m venv --clear .venv-docs
+	@$(call pip_install,.venv-docs) --upgrade pip
+	@touch $@
+
+.venv-docs/.docs: pyproject.toml .venv-docs/.pip
+	@echo "Installing MkDocs"
+	@$(call pip_install,.venv-docs) --editable '.[dev,docs]'
 	@touch $@

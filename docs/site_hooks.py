@@ -50,7 +50,8 @@ _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that stand outside `docs/`, the files that pages link to, and a list of each directory's pages."""
     for path, place in PLACES.items():
-        files.append(File.generated(config, place, content=_text(path)))
+        title = "---\ntitle: Overview\n---\n\n" if place == "index.md" else ""
+        files.append(File.generated(config, place, content=title + _text(path)))
     for directory in sorted({posixpath.dirname(file.src_uri) for file in files.documentation_pages()} - {""}):
         if f"{directory}/index.md" not in files.src_uris:
             files.append(File.generated(config, f"{directory}/index.md", content=_list_of(directory, files)))
@@ -58,9 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in _linked_paths(page.content_string, _home(page.src_uri)):
             place = _place(path)
             if place not in files.src_uris and (ROOT / path).is_file():
-                files.append(
-                    File.generated(config, place, content=_shown(path), inclusion=InclusionLevel.NOT_IN_NAV)
-                )
+                files.append(File.generated(config, place, content=_shown(path), inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 
