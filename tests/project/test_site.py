@@ -81,7 +81,8 @@ def test_a_page_has_the_lists_tables_and_blocks_that_it_has_elsewhere(page: Path
     text = page.read_text(encoding="utf-8")
     if re.search("^::: ", text, re.MULTILINE):
         return  # has what is in the docstrings besides
-    kinds = {"list_item_open": "li", "table_open": "table", "fence": "pre", "image": "img"}
+    kinds = {"bullet_list_open": "ul", "ordered_list_open": "ol", "list_item_open": "li"}
+    kinds |= {"table_open": "table", "fence": "pre", "image": "img"}
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     tokens += [child for token in tokens for child in token.children or ()]
     expected = Counter(kinds[token.type] for token in tokens if token.type in kinds)
