@@ -101,7 +101,7 @@ def draw(place: Path) -> None:
         "log_layout=immutable, four launches",
         tree(immutable, {"runs", runs[-1]}, {runs[-2]: "failed", "checkpoints": "shared, as before"}),
     )
-    draw_command("ls", immutable, "immutable-logs", "ls", width=112)
+    draw_command("ls", immutable, "immutable-logs", "ls", width=104)
     draw_command("errors", immutable, "immutable-logs", "logs", "latest~1", "--errors", width=104)
     draw_report(immutable)
 
