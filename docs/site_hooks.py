@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mkdocs.structure.files import File, InclusionLevel
+from mkdocs.utils import nest_paths
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
-    from mkdocs.structure.nav import Navigation
     from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parents[1]
@@ -48,7 +48,10 @@ _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that stand outside `docs/`, the files that pages link to, and a list of each directory's pages."""
+    """Add what the site has besides `docs/`, and put all of it in order.
+
+    That is the pages from outside, a list of each directory's pages, and the files that pages link to.
+    """
     for path, place in PLACES.items():
         title = "---\ntitle: Overview\n---\n\n" if place == "index.md" else ""
         files.append(File.generated(config, place, content=title + _text(path)))
@@ -60,21 +63,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             place = _place(path)
             if place not in files.src_uris and (ROOT / path).is_file():
                 files.append(File.generated(config, place, content=_shown(path), inclusion=InclusionLevel.NOT_IN_NAV))
+    in_navigation = files.documentation_pages(inclusion=InclusionLevel.is_in_nav)
+    config.nav = nest_paths(file.src_uri for file in sorted(in_navigation, key=_rank))
     return files
-
-
-def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
-    """Put the top level into the order of `ORDER`."""
-
-    def rank(item: object) -> tuple[int, str]:
-        first = item
-        while getattr(first, "children", None):
-            first = first.children[0]  # type: ignore[attr-defined]
-        name = first.file.src_uri.split("/")[0].removesuffix(".md")  # type: ignore[attr-defined]
-        return (ORDER.index(name) if name in ORDER else len(ORDER), name)
-
-    nav.items.sort(key=rank)
-    return nav
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -89,6 +80,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = re.split(f"({_FENCE.pattern})", markdown, flags=_FENCE.flags)
     return "".join(part if part.startswith("```") else _LINK.sub(moved, part) for part in parts)
+
+
+def _rank(file: File) -> tuple[int, bool, str]:
+    top = file.src_uri.split("/")[0].removesuffix(".md")
+    return (ORDER.index(top) if top in ORDER else len(ORDER), not file.src_uri.endswith("index.md"), file.src_uri)
 
 
 def _place(path: str) -> str:

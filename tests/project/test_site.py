@@ -68,11 +68,17 @@ def place(page: Path, site: Path) -> Path:
     return site / page.relative_to(ROOT / "docs").with_suffix(".html")
 
 
-def test_every_page_is_in_the_navigation(site: Path) -> None:
-    """A page needs no entry in a list to be found from the first page."""
-    links = set(re.findall(r'href="([^"#:]+\.html)"', (site / "index.html").read_text(encoding="utf-8")))
-    wanted = {str(place(page, site).relative_to(site)) for page in PAGES}
-    assert wanted - links == set()
+def test_next_leads_from_the_first_page_through_all_others(site: Path) -> None:
+    """In the order in which somebody learns; a page needs no entry in a list to be among them."""
+    seen = [site / "index.html"]
+    while link := re.search(
+        r'href="([^"]+)" class="[^"]*md-footer__link--next"', seen[-1].read_text(encoding="utf-8")
+    ):
+        seen.append((seen[-1].parent / link[1]).resolve())
+        assert len(seen) == len(set(seen))
+    assert {place(page, site) for page in PAGES} - set(seen) == set()
+    tops = list(dict.fromkeys(page.relative_to(site).parts[0].removesuffix(".html") for page in seen))
+    assert tops[:6] == ["index", "tutorial", "how-to", "explanation", "reference", "decisions"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
