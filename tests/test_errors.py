@@ -14,6 +14,7 @@ EXAMPLES: list[errors.ImmutableLogsError] = [
     errors.LaunchDetectionError("MPI", "no id"),
     errors.AgreementError("the disk is full", rank=3, key="slurm 1.2", path=Path("/exp/runs")),
     errors.NotVisibleError(Path("/exp/runs/x"), 75.0),
+    errors.PeerError("the other call has ended before its time"),
     errors.RecordError("/exp/run.json", "torn"),
     errors.ConfigurationError("log_layout", "movin", "expected moving or immutable"),
     errors.ManifestBusyError(Path("/exp/runs/manifest.jsonl"), 10.0),

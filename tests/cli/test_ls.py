@@ -679,7 +679,7 @@ class TestDamage:
         completed = run_program("ls", experiment)
 
         assert (completed.returncode, completed.stdout) == (3, "")
-        assert completed.stderr == f"Error: Is a directory: {manifest}\n"
+        assert completed.stderr == f"Error: expected a file, found a directory; move it out of the way: {manifest}\n"
 
 
 class TestNoExperiment:
