@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from migration.file_kinds import Kind, classify, rank_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from migration.legacy_layout import Source
@@ -41,6 +40,7 @@ KEPT: Final = 120.0
 _MAX_KEPT: Final = 1000
 """How many such messages there can be."""
 
+_READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _BLOCK: Final = 1 << 20
 _EDGE: Final = 1 << 16
 _MAX_TEXT: Final = 4096
@@ -114,6 +114,8 @@ class FileEvidence(NamedTuple):
 def read_evidence(experiment: Path | str, source: Source, name: str) -> FileEvidence:
     """Return what a file tells. Only rank logs are read to their end, in blocks; of others only their edges.
 
+    What is read is the very file whose inode is told, also while a launch moves files.
+
     Args:
         experiment: The experiment.
         source: The directory that the file lies in.
@@ -125,20 +127,38 @@ def read_evidence(experiment: Path | str, source: Source, name: str) -> FileEvid
     kind = classify(name)
     # Texts: building a `Path` takes longer than the system call.
     path = f"{experiment}/{source.path}/{name}" if source.path else f"{experiment}/{name}"
-    status = os.lstat(path)
-    size = status.st_size
     read = _READERS.get(kind)
     if read is None:
-        return FileEvidence(source.path, name, kind, size, status.st_mtime, status.st_dev, status.st_ino)
+        return _evidence(source, name, kind, os.lstat(path), {})
     try:
-        content = read(path, size)
+        descriptor = os.open(path, _READING)
     except FileNotFoundError:
         raise
     except OSError as error:
-        content = {"problem": f"its content cannot be read ({error.strerror})", "rank": rank_in(name)}
-    if kind is Kind.EVENTS:
-        content = {**_in_events_name(name), **content}
-    return FileEvidence(source.path, name, kind, size, status.st_mtime, status.st_dev, status.st_ino, **content)
+        return _evidence(source, name, kind, os.lstat(path), _unreadable(name, error))
+    try:
+        status = os.fstat(descriptor)
+        try:
+            content = read(descriptor, name, status.st_size)
+        except OSError as error:
+            content = _unreadable(name, error)
+    finally:
+        os.close(descriptor)
+    return _evidence(source, name, kind, status, content)
+
+
+def _evidence(source: Source, name: str, kind: Kind, status: os.stat_result, content: dict[str, Any]) -> FileEvidence:
+    return FileEvidence(
+        source.path, name, kind, status.st_size, status.st_mtime, status.st_dev, status.st_ino, **content
+    )
+
+
+def _unreadable(name: str, error: OSError) -> dict[str, Any]:
+    return {
+        **_in_events_name(name),
+        "rank": rank_in(name),
+        "problem": f"its content cannot be read ({error.strerror})",
+    }
 
 
 def _in_events_name(name: str) -> dict[str, Any]:
@@ -146,27 +166,34 @@ def _in_events_name(name: str) -> dict[str, Any]:
     return {} if match is None else {"born": float(match.group(1)), "writer": (match.group(2), int(match.group(3)))}
 
 
-def _read_rank_log(path: str, size: int) -> dict[str, Any]:
-    rank = rank_in(path.rpartition("/")[2])
-    content = _read_stamped(path, size, wants_step=rank == 0)
+def _read_rank_log(descriptor: int, name: str, size: int) -> dict[str, Any]:
+    rank = rank_in(name)
+    content = _read_stamped(descriptor, size, wants_step=rank == 0)
     content["rank"] = rank
     return content
 
 
-def _read_stamped(path: str, size: int, *, wants_step: bool = True) -> dict[str, Any]:
+def _read_error_log(descriptor: int, _: str, size: int) -> dict[str, Any]:
+    return _read_stamped(descriptor, size, wants_step=True)
+
+
+def _read_stamped(descriptor: int, size: int, *, wants_step: bool) -> dict[str, Any]:
     """Read the stamps of a rank log or error log, all of it: a small one in one go, another a block at a time."""
-    whole = _read_whole(path, size) if size < _EDGE else None
-    if whole is not None:
-        return {
-            "first": _first_stamp(whole),
-            "last": _last_stamp(whole),
-            **_told_by(_headings(whole)),
-            "step": _last_step(whole) if wants_step else None,
-        }
+    if size < _EDGE:
+        whole = os.read(descriptor, size + 1)
+        if len(whole) == size:
+            content = _told_by(_headings(whole))
+            content["first"] = _first_stamp(whole)
+            content["last"] = _last_stamp(whole)
+            if wants_step:
+                content["step"] = _last_step(whole)
+            return content
+        # It has grown meanwhile.
+        os.lseek(descriptor, 0, os.SEEK_SET)
     first = last = step = None
     headings: list[tuple[float, float | None]] = []
     rest = b""
-    for piece in _blocks(path):
+    while piece := os.read(descriptor, _BLOCK):
         block = rest + piece
         cut = block.rfind(b"\n") + 1
         if cut == 0 and len(block) < _BLOCK:
@@ -181,37 +208,19 @@ def _read_stamped(path: str, size: int, *, wants_step: bool = True) -> dict[str,
     first = _first_stamp(rest) if first is None else first
     last = _last_stamp(rest) or last
     headings += _headings(rest)
-    return {"first": first, "last": last, **_told_by(headings), "step": step}
+    return {"first": first, "last": last, "step": step, **_told_by(headings)}
 
 
 def _told_by(headings: list[tuple[float, float | None]]) -> dict[str, Any]:
     if not headings:
         return {}
-    return {"headers": tuple(stamp for stamp, _ in headings), "ends": tuple(end for _, end in headings)}
+    headers, ends = zip(*headings, strict=True)
+    return {"headers": headers, "ends": ends}
 
 
-def _read_whole(path: str, size: int) -> bytes | None:
-    """Return what is in a small file; None if it has grown meanwhile."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = os.read(descriptor, size + 1)
-    finally:
-        os.close(descriptor)
-    return data if len(data) == size else None
-
-
-def _blocks(path: str) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            yield block
-
-
-def _read_lightning(path: str, _: int) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(_EDGE)
-        file.seek(max(0, size - _EDGE))
-        tail = file.read(_EDGE)
+def _read_lightning(descriptor: int, _: str, size: int) -> dict[str, Any]:
+    head = os.pread(descriptor, _EDGE, 0)
+    tail = os.pread(descriptor, _EDGE, max(0, size - _EDGE))
     restored = head.partition(_RESTORING)[2].partition(b"\n")[0].strip()
     return {
         "text": _text(restored) or None,
@@ -220,33 +229,30 @@ def _read_lightning(path: str, _: int) -> dict[str, Any]:
     }
 
 
-def _read_arguments(path: str, _: int) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {"text": _text(file.read(_MAX_TEXT))}
+def _read_arguments(descriptor: int, _name: str, _size: int) -> dict[str, Any]:
+    return {"text": _text(os.read(descriptor, _MAX_TEXT))}
 
 
-def _read_commit(path: str, _: int) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        match = _COMMIT.search(file.read(_MAX_TEXT))
+def _read_commit(descriptor: int, _name: str, _size: int) -> dict[str, Any]:
+    match = _COMMIT.search(os.read(descriptor, _MAX_TEXT))
     return {"text": match.group(1).decode("ascii") if match else None}
 
 
-def _read_events(path: str, _: int) -> dict[str, Any]:
+def _read_events(descriptor: int, name: str, _: int) -> dict[str, Any]:
     """Read when an event file was made: its first record says so to the microsecond, its name to the second."""
-    with open(path, "rb") as file:
-        head = file.read(_EVENT_HEAD.size)
+    told = _in_events_name(name)
+    head = os.read(descriptor, _EVENT_HEAD.size)
     if len(head) == _EVENT_HEAD.size:
         tag, wall_time = _EVENT_HEAD.unpack(head)
-        named = _EVENTS_NAME.match(os.path.basename(path))
         # A clock does not run a day between naming a file and writing its first record: else this is something else.
-        if tag == _WALL_TIME_TAG and named and abs(wall_time - int(named.group(1))) < 24 * 3600:
-            return {"born": wall_time}
-    return {}
+        if tag == _WALL_TIME_TAG and told and abs(wall_time - told["born"]) < 24 * 3600:
+            told["born"] = wall_time
+    return told
 
 
 _READERS: Final = {
     Kind.RANK_LOG: _read_rank_log,
-    Kind.ERRORS: _read_stamped,
+    Kind.ERRORS: _read_error_log,
     Kind.LIGHTNING: _read_lightning,
     Kind.ARGUMENTS: _read_arguments,
     Kind.GIT: _read_commit,
@@ -282,10 +288,10 @@ def _headings(block: bytes) -> list[tuple[float, float | None]]:
     position = block.find(_HEADER)
     while position >= 0:
         line = block.rfind(b"\n", 0, position) + 1
-        match = _STAMP.match(block[line : position + 1])
+        match = _STAMP.match(block, line, position + 1)
         stamp = _parse(match.group(1)) if match else None
         if stamp is not None:
-            found.append((stamp, _end_before(block, before, line, stamp)))
+            found.append((stamp, _end_before(block, before, line, stamp) if line > before else None))
             before = line
         position = block.find(_HEADER, position + 1)
     return found

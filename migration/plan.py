@@ -255,8 +255,8 @@ class ExperimentPlan:
         zero of a launch whose ranks all wrote under that name does not.
         """
         name = file.name
-        given = names.given.setdefault(run.id, set())
         if file.source != run.launch.home or name in _TAKEN_NAMES:
+            given = names.given.setdefault(run.id, set())
             if name in given or name in _TAKEN_NAMES or self._is_at_home(run, file, attribution):
                 name = _told_apart(name, file.source)
             given.add(name)

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from migration import evidence
 from migration.evidence import FileEvidence, read_evidence
-from migration.file_kinds import Kind
 from migration.legacy_layout import Place, Source
 
 if TYPE_CHECKING:
@@ -121,18 +120,30 @@ def test_lightning_tells_the_checkpoint_and_the_end(old_tree: OldTree, start: fl
     assert (found.text, found.step, found.has_ended) == ("/data/tiny/checkpoints/a=1-last.ckpt", 30, True)
 
 
+@pytest.mark.parametrize("call", ["open", "read"])
 def test_a_file_that_cannot_be_read_still_tells_its_times(
-    old_tree: OldTree, start: float, monkeypatch: pytest.MonkeyPatch
+    old_tree: OldTree, start: float, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Its problem is told, and the name and the last write count."""
+    """Its problem is told, whichever call is refused, and the name and the last write count."""
     old_tree.write(RANK_LOG, "x", start)
 
-    def refuse(path: str, size: int) -> dict[str, Any]:
+    def refuse(path: str | int, *_: object) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setitem(evidence._READERS, Kind.RANK_LOG, refuse)
-
-    found = read(old_tree, RANK_LOG)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        found = read(old_tree, RANK_LOG)
 
     assert (found.rank, found.mtime) == (0, start)
     assert found.problem == "its content cannot be read (Permission denied)"
+
+
+def test_what_is_read_is_never_the_target_of_a_link(old_tree: OldTree, start: float) -> None:
+    """A link that has taken a log's place tells nothing of what it leads to, and its inode is its own."""
+    old_tree.write("elsewhere.txt", old_tree.log([start]), start)
+    (old_tree.path / RANK_LOG).symlink_to("elsewhere.txt")
+
+    found = read(old_tree, RANK_LOG)
+
+    assert found.inode == (old_tree.path / RANK_LOG).lstat().st_ino
+    assert found.first is None
