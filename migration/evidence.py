@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from immutable_logs.layout import CHECKPOINTS
 from migration.file_kinds import Kind, classify, rank_in
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _HEADER: Final = b" Experiments will be logged at "
 _EVENTS_NAME: Final = re.compile(r"events\.out\.tfevents\.([0-9]+)\.(.*)\.([0-9]+)\.[0-9]+(?:\..*)?\Z", re.DOTALL)
 _FIT_STOPPED: Final = b"`Trainer.fit` stopped:"
 _RESTORING: Final = b"Restoring states from the checkpoint path at "
+_SAVING: Final = re.compile(rb"saving model to '([^'\n]+)/[^/'\n]+'")
+_SEARCHING: Final = re.compile(rb"no checkpoint folder at checkpoint_dir :(.+)\. Training from scratch")
 _STEP: Final = re.compile(rb"(?:global step |Checkpoint save for step |`max_steps=)([0-9]+)")
 _COMMIT: Final = re.compile(rb"commit hash: ([0-9a-f]{7,64})")
 
@@ -72,6 +75,8 @@ class FileEvidence(NamedTuple):
         born: When it was made, where the file itself tells exactly; Unix time.
         writer: Host and process id of an event file's writer.
         text: What else matters of its content: the command line, the commit, the checkpoint restored.
+        log_directory: Where the log directory was when this was written, as the file itself names it; not looked for
+            in the logs of ranks but zero.
         step: The highest global step mentioned towards its end; not looked for in the logs of ranks but zero.
         has_ended: Whether it tells that the training reached its end.
         problem: Why its content could not be read.
@@ -92,6 +97,7 @@ class FileEvidence(NamedTuple):
     born: float | None = None
     writer: tuple[str, int] | None = None
     text: str | None = None
+    log_directory: str | None = None
     step: int | None = None
     has_ended: bool = False
     problem: str | None = None
@@ -168,16 +174,16 @@ def _in_events_name(name: str) -> dict[str, Any]:
 
 def _read_rank_log(descriptor: int, name: str, size: int) -> dict[str, Any]:
     rank = rank_in(name)
-    content = _read_stamped(descriptor, size, wants_step=rank == 0)
+    content = _read_stamped(descriptor, size, is_rank_zeros=rank == 0)
     content["rank"] = rank
     return content
 
 
 def _read_error_log(descriptor: int, _: str, size: int) -> dict[str, Any]:
-    return _read_stamped(descriptor, size, wants_step=True)
+    return _read_stamped(descriptor, size, is_rank_zeros=True)
 
 
-def _read_stamped(descriptor: int, size: int, *, wants_step: bool) -> dict[str, Any]:
+def _read_stamped(descriptor: int, size: int, *, is_rank_zeros: bool) -> dict[str, Any]:
     """Read the stamps of a rank log or error log, all of it: a small one in one go, another a block at a time."""
     if size < _EDGE:
         whole = os.read(descriptor, size + 1)
@@ -185,12 +191,13 @@ def _read_stamped(descriptor: int, size: int, *, wants_step: bool) -> dict[str, 
             content = _told_by(_headings(whole))
             content["first"] = _first_stamp(whole)
             content["last"] = _last_stamp(whole)
-            if wants_step:
+            if is_rank_zeros:
                 content["step"] = _last_step(whole)
+                content["log_directory"] = _log_directory(whole)
             return content
         # It has grown meanwhile.
         os.lseek(descriptor, 0, os.SEEK_SET)
-    first = last = step = None
+    first = last = step = log_directory = None
     headings: list[tuple[float, float | None]] = []
     rest = b""
     while piece := os.read(descriptor, _BLOCK):
@@ -202,13 +209,14 @@ def _read_stamped(descriptor: int, size: int, *, wants_step: bool) -> dict[str, 
         block = block[:cut]
         first = _first_stamp(block) if first is None else first
         last = _last_stamp(block) or last
-        if wants_step:
+        if is_rank_zeros:
             step = _last_step(block) or step
+            log_directory = log_directory or _log_directory(block)
         headings += _headings(block)
     first = _first_stamp(rest) if first is None else first
     last = _last_stamp(rest) or last
     headings += _headings(rest)
-    return {"first": first, "last": last, "step": step, **_told_by(headings)}
+    return {"first": first, "last": last, "log_directory": log_directory, "step": step, **_told_by(headings)}
 
 
 def _told_by(headings: list[tuple[float, float | None]]) -> dict[str, Any]:
@@ -224,6 +232,7 @@ def _read_lightning(descriptor: int, _: str, size: int) -> dict[str, Any]:
     restored = head.partition(_RESTORING)[2].partition(b"\n")[0].strip()
     return {
         "text": _text(restored) or None,
+        "log_directory": _log_directory(head) or _log_directory(tail),
         "step": _last_step(tail),
         "has_ended": _FIT_STOPPED in tail,
     }
@@ -279,6 +288,15 @@ def _last_stamp(block: bytes) -> float | None:
 
 def _last_step(block: bytes) -> int | None:
     return max(map(int, _STEP.findall(block[-_EDGE:])), default=None)
+
+
+def _log_directory(block: bytes) -> str | None:
+    """Return the log directory of which a log speaks: in a heading, or as the one that has ``checkpoints/``."""
+    position = block.find(_HEADER)
+    if position >= 0:
+        return _text(block[position + len(_HEADER) :].partition(b"\n")[0].strip()) or None
+    match = _SEARCHING.search(block) or _SAVING.search(block)
+    return _text(match.group(1)).removesuffix(f"/{CHECKPOINTS}") if match else None
 
 
 def _headings(block: bytes) -> list[tuple[float, float | None]]:

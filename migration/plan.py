@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from immutable_logs.layout import ExperimentLayout
@@ -129,8 +130,10 @@ class ExperimentPlan:
             attribution = survey_launches(log.sources, self._survey(log))
             self._logs.append((log, attribution))
             previous = None
+            names: set[PurePosixPath] = set()
             for launch in attribution.launches:
-                previous = self._plan_run(log, launch, previous)
+                names.update(PurePosixPath(file.log_directory) for file in launch.files if file.log_directory)
+                previous = self._plan_run(log, launch, previous if _has_resumed(launch, names) else None)
         self.runs.sort(key=lambda run: (run.launch.start, run.id))
 
     @property
@@ -183,7 +186,7 @@ class ExperimentPlan:
         run_id = self._known_id(launch) or self._new_id(log, launch)
         is_there = self.adopted.has_run(run_id)
         run = PlannedRun(run_id, launch, log, is_there, is_there, run_id in self.adopted.pruned, run_id)
-        if previous is not None and _has_resumed(launch, self.layout, log):
+        if previous is not None:
             run.lineage, run.resumed_from = previous.lineage, previous.id
         self._ids.add(run_id)
         self.runs.append(run)
@@ -296,10 +299,16 @@ def _told_apart(name: str, source: str) -> str:
     return os.fsdecode(encoded[: _MAX_NAME - 17]) + "-" + hashlib.sha256(encoded).hexdigest()[:16]
 
 
-def _has_resumed(launch: PastLaunch, layout: ExperimentLayout, log: LogDirectory) -> bool:
-    """Tell whether a launch continued an earlier one: it restored a checkpoint of the same log directory."""
+def _has_resumed(launch: PastLaunch, names: set[PurePosixPath]) -> bool:
+    """Tell whether a launch continued an earlier one: it restored a checkpoint of the same log directory.
+
+    What the directory is called by now says nothing: it may have been renamed, or mounted elsewhere.
+
+    Args:
+        launch: The launch.
+        names: The log directory's paths of that time, as its logs up to this launch name them.
+    """
     lightning = launch.first(Kind.LIGHTNING)
     if lightning is None or not lightning.text:
         return False
-    name = log.path.rpartition("/")[2] or layout.path.name
-    return name in lightning.text.split("/")
+    return not names.isdisjoint(PurePosixPath(lightning.text).parents)

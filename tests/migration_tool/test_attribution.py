@@ -251,6 +251,28 @@ def test_lineages_follow_the_checkpoint_that_was_restored(unpack: Callable[[str]
     assert {run.lineage for run in fresh.runs} == {run.id for run in fresh.runs}
 
 
+def test_lineages_outlive_the_names_of_directories(unpack: Callable[[str], Path]) -> None:
+    """A tree that was renamed has the lineages that it had under the path in its logs."""
+    path = unpack("3.0.0_single")
+    before = [(run.id, run.lineage) for run in plan_of(path)[0].runs]
+    other = path.rename(path.with_name("renamed"))
+
+    assert [(run.id, run.lineage) for run in plan_of(other)[0].runs] == before
+
+
+def test_a_checkpoint_of_another_experiment_continues_no_lineage(old_tree: OldTree, start: float) -> None:
+    """Not even if its last directory has the same name, as with runs of two users."""
+    words = "Restoring states from the checkpoint path at {}/checkpoints/a-last.ckpt\n"
+    launches = [f"/data/{old_tree.path.name}", "/data/tiny", f"/others/{old_tree.path.name}", "/data/tiny2"]
+    for number, directory in enumerate(launches):
+        old_tree.launch(start + 100 * number)
+        old_tree.write("lightning_logs.txt", words.format(directory), start + 100 * number + 30)
+
+    runs = plan_of(old_tree.path)[0].runs
+
+    assert [run.resumed_from for run in runs] == [None, runs[0].id, None, None]
+
+
 def test_a_model_that_loads_for_minutes_does_not_split_a_launch(old_tree: OldTree, start: float) -> None:
     """`NeMoLogger` writes the command down when training starts, long after the heading of the log of rank zero.
 

@@ -147,3 +147,22 @@ def test_what_is_read_is_never_the_target_of_a_link(old_tree: OldTree, start: fl
 
     assert found.inode == (old_tree.path / RANK_LOG).lstat().st_ino
     assert found.first is None
+
+
+@pytest.mark.parametrize("rest", ["", "x\n" * 40_000])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (RANK_LOG, "exp_manager:1] Experiments will be logged at /data/tiny"),
+        (
+            "nemo_error_log.txt",
+            "no checkpoint folder at checkpoint_dir :/data/tiny/checkpoints. Training from scratch.",
+        ),
+        ("lightning_logs.txt", "'val_loss' reached 2.4, saving model to '/data/tiny/checkpoints/a=1.ckpt' as top 2"),
+    ],
+)
+def test_logs_name_the_log_directory(old_tree: OldTree, start: float, name: str, words: str, rest: str) -> None:
+    """The heading does, and messages about checkpoints do where there is no log of a rank."""
+    old_tree.write(name, f"[NeMo I {old_tree.stamp(start)} {words}\n{rest}", start)
+
+    assert read(old_tree, name).log_directory == "/data/tiny"
