@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -85,3 +86,37 @@ def test_a_run_has_the_tree_that_the_specification_shows(tmp_path: Path) -> None
     assert found == ["finished.json", "ranks/0000/rank-000000.json", "run.json"]
     for path in (tmp_path / "runs").rglob("*.json"):
         assert json.loads(path.read_text(encoding="utf-8"))["format"] == 1
+
+
+GUARANTEES = ROOT / "docs" / "explanation" / "guarantees.md"
+NAMED_TEST = re.compile(r"\[`((?:Test\w+\.)?test_\w+)`\]\(([^)]+\.py)\)")
+
+
+def _tests_of(path: Path) -> set[str]:
+    """Return the names of the tests of a file, those in a class as `Class.test`."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+        elif isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    """A link with the name of a test leads to the file that has it, and no test is named without such a link."""
+    text = page.read_text(encoding="utf-8")
+    named = [(name, (page.parent / path).resolve()) for name, path in NAMED_TEST.findall(text)]
+    missing = [name for name, path in named if not path.is_file() or name not in _tests_of(path)]
+    assert missing == []
+    assert re.findall(r"(?<!\[)`(?:Test\w+\.)?test_\w+`", text) == []
+
+
+def test_every_promise_names_a_test_that_shows_it() -> None:
+    """Each of P1 to P10 has a section on the page of guarantees, with at least one test."""
+    sections = GUARANTEES.read_text(encoding="utf-8").split("\n### ")[1:]
+    assert [section.partition(":")[0] for section in sections] == [f"P{number}" for number in range(1, 11)]
+    last, _, _ = sections[-1].partition("\n## ")
+    for section in (*sections[:-1], last):
+        assert NAMED_TEST.search(section), section
