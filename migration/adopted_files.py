@@ -18,7 +18,10 @@ from immutable_logs.run_id import is_run_id
 from migration.journal import FILES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from immutable_logs.layout import ExperimentLayout
+    from immutable_logs.records import ManifestRecord
     from migration.evidence import FileEvidence
     from migration.journal import Journal
 
@@ -48,7 +51,7 @@ class AdoptedFiles:
 
     def __init__(self, layout: ExperimentLayout, journal: Journal) -> None:
         """Look into the run directories."""
-        records = read_manifest(layout).records
+        records = manifest_records(layout)
         self.pruned = {record.run for record in records if record.event == PRUNED}
         named = {record.run for record in records if record.event == ADOPTED} | journal.runs()
         self.runs: list[str] = sorted(run for run in named if is_run_id(run) and layout.run(run).path.is_dir())
@@ -101,6 +104,14 @@ class AdoptedFiles:
                     return True
                 position += 1
         return False
+
+
+def manifest_records(layout: ExperimentLayout) -> Sequence[ManifestRecord]:
+    """Return the records of the manifest; none where a file is in the place of `runs`, which the plan names."""
+    try:
+        return read_manifest(layout).records
+    except NotADirectoryError:
+        return ()
 
 
 def _sorted(inodes: array[int], holders: array[int]) -> tuple[array[int], array[int]]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from immutable_logs import durable_files
 from immutable_logs.errors import RecordError
-from immutable_logs.manifest import read_manifest
 from immutable_logs.records import ADOPTED, RunRecord
-from migration.adopted_files import COPY
+from migration.adopted_files import COPY, manifest_records
 from migration.journal import FILES, REMOVE
 from migration.plan import ExperimentPlan
 
@@ -64,7 +63,7 @@ def verify_migration(experiment: LegacyExperiment, *, on_file: Callable[[], None
         f"leads nowhere, since the old file was moved or removed: {path}" for path in plan.adopted.dangling
     ]
     _check_names(plan, found)
-    adopted = {record.run for record in read_manifest(plan.layout).records if record.event == ADOPTED}
+    adopted = {record.run for record in manifest_records(plan.layout) if record.event == ADOPTED}
     for run in plan.adopted.runs:  # 3
         path = plan.layout.run(run).run_record
         try:
