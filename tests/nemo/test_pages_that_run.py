@@ -140,3 +140,16 @@ def test_the_tutorial_begins_as_it_says(tmp_path: Path, clean_environment: dict[
 def test_the_tutorial_is_what_happens(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     """Every command of the tutorial prints what the page says, from the first run to the migrated directory."""
     assert Page(DOCS / "tutorial.md", tmp_path, clean_environment).run() > 20
+
+
+@pytest.mark.slow
+def test_a_pytorch_script_without_nemo(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    """The first script of the page, under torchrun; the one with Lightning takes longer, and is a proof."""
+    assert Page(DOCS / "how-to" / "without-nemo.md", tmp_path, clean_environment).run(sections=1) == 4
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(300)
+def test_scripts_without_nemo(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    """Both scripts of the page, and what is on disk after them."""
+    assert Page(DOCS / "how-to" / "without-nemo.md", tmp_path, clean_environment).run() == 8
