@@ -153,3 +153,10 @@ def test_a_pytorch_script_without_nemo(tmp_path: Path, clean_environment: dict[s
 def test_scripts_without_nemo(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     """Both scripts of the page, and what is on disk after them."""
     assert Page(DOCS / "how-to" / "without-nemo.md", tmp_path, clean_environment).run() == 8
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+def test_going_back_to_stock(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    """Stock NeMo goes on where the layout has left off, and what it makes is brought in afterwards."""
+    assert Page(DOCS / "how-to" / "back-to-stock.md", tmp_path, clean_environment).run() == 9
