@@ -120,3 +120,13 @@ def test_every_promise_names_a_test_that_shows_it() -> None:
     last, _, _ = sections[-1].partition("\n## ")
     for section in (*sections[:-1], last):
         assert NAMED_TEST.search(section), section
+
+
+def test_the_page_on_cost_counts_with_the_size_of_a_directory_of_entries() -> None:
+    """How many ranks make a directory, and how many do not, follows from the code."""
+    from immutable_logs.layout import RANKS_PER_SHARD
+
+    text = (ROOT / "docs" / "explanation" / "cost-at-scale.md").read_text(encoding="utf-8")
+    directories = -(-100_000 // RANKS_PER_SHARD)
+    assert f"| the first of every {RANKS_PER_SHARD} ranks | {directories:,} |" in text
+    assert f"| a rank that finds the claim | {100_000 - directories:,} |" in text
