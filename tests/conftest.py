@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from immutable_logs import run as run_module
 from immutable_logs.launchers.detection import ProcessLaunch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _LAUNCHER_PREFIXES = (
     "SLURM_",
@@ -196,6 +197,44 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
         yield started
     finally:
         started.reap()
+
+
+@contextmanager
+def watch_while(*onlookers: Sequence[object]) -> Iterator[list[Any]]:
+    """Have processes look at something for the time of a `with` block, and collect what they have seen at its end.
+
+    Args:
+        onlookers: For each the name of a module and its arguments: a program that prints ``ready``, and, when its
+            standard input has ended, one JSON object.
+
+    Yields:
+        A list that holds these objects after the block, in order.
+    """
+    reports: list[Any] = []
+    with ExitStack() as stack:
+        popens = []
+        for onlooker in onlookers:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", *map(str, onlooker)],
+                cwd=Path(__file__).parents[1],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                encoding="utf-8",
+            )
+            stack.enter_context(popen)
+            stack.callback(popen.kill)
+            popens.append(popen)
+        for popen in popens:
+            assert popen.stdout is not None
+            assert "ready\n" in iter(popen.stdout.readline, "")
+        yield reports
+        reports += [json.loads(popen.communicate(timeout=HANG_GUARD)[0]) for popen in popens]
+
+
+@pytest.fixture
+def watched() -> Callable[..., AbstractContextManager[list[Any]]]:
+    """The function that has processes look at something while a test goes on: `watch_while`."""
+    return watch_while
 
 
 def snapshot_of(directory: Path) -> dict[str, int]:
