@@ -40,10 +40,10 @@ class Seen:
 
     Attributes:
         overflows: How often the kernel's queue was full, and something was lost: then the rest proves nothing.
-        created: How many names were made in directories that were watched already.
+        created: How many new names were made in directories that were watched already.
         deleted: Names that were removed.
         moved_away: Names from which something was renamed, once for each time.
-        moved_in: Names to which something was renamed, once for each time.
+        replaced: Names that were there, and to which something was renamed, once for each time.
         missing: Names that were seen at any time and are not there in the end.
     """
 
@@ -51,7 +51,7 @@ class Seen:
     created: int = 0
     deleted: list[str] = field(default_factory=list)
     moved_away: list[str] = field(default_factory=list)
-    moved_in: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
 
@@ -105,11 +105,11 @@ class NameWatch:
         elif mask & IN_MOVED_FROM:
             self.seen.moved_away.append(self._shown(path))
         else:
-            self._names.add(path)
-            if mask & IN_CREATE:
-                self.seen.created += 1
+            if mask & IN_MOVED_TO and path in self._names:
+                self.seen.replaced.append(self._shown(path))
             else:
-                self.seen.moved_in.append(self._shown(path))
+                self.seen.created += 1
+            self._names.add(path)
             if mask & IN_ISDIR:
                 self._add(path)
 

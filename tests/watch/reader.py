@@ -10,6 +10,7 @@ reads until its standard input ends, and prints one JSON object with ``passes``,
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 from collections.abc import Callable
@@ -18,17 +19,21 @@ from typing import Any
 
 from immutable_logs.demo.reader import Reader
 
+PAUSE = 0.01
+"""Seconds between two looks."""
+
 
 def read_until_told(look: Callable[[], None]) -> int:
     """Say that one is ready, look again and again until standard input ends, and return how often that was.
 
     The end is asked for before each look, so that the last look comes after everything that the caller did.
     """
+    os.nice(10)  # what is looked at shall go on meanwhile
     print("ready", flush=True)
     passes = 0
     is_wanted = True
     while is_wanted:
-        is_wanted = not select.select([sys.stdin], [], [], 0.001)[0]
+        is_wanted = not select.select([sys.stdin], [], [], PAUSE)[0]
         look()
         passes += 1
     return passes

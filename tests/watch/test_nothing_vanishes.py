@@ -50,12 +50,13 @@ def test_nothing_vanishes_while_launches_start_end_and_are_killed(
     assert seen["created"] > 5 * count
     assert seen["deleted"] == []
     assert [path for path in seen["moved_away"] if not is_private_link(path)] == []
-    assert set(seen["moved_in"]) == {"latest"}
+    assert set(seen["replaced"]) == {"latest"}
     # The first switches can come before the new directory is watched in which they are prepared.
-    assert count / 2 < len(seen["moved_away"]) == len(set(seen["moved_away"])) <= len(seen["moved_in"])
+    assert count / 2 < len(seen["moved_away"]) == len(set(seen["moved_away"])) <= len(seen["replaced"]) + 1
     assert [path for path in seen["missing"] if not is_private_link(path)] == []
     assert [each["failures"] for each in read] == [[]] * len(read)
     assert min(each["reads"] for each in read) > 5 * count
+    assert min(each["passes"] for each in read) > 5
 
     experiment_now = Experiment(experiment)
     statuses = {run.id: run.status for run in experiment_now.runs()}

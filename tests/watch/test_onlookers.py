@@ -50,10 +50,10 @@ def do_nothing(experiment: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "deleted", "moved_away", "moved_in", "missing"),
+    ("act", "deleted", "moved_away", "replaced", "missing"),
     [
         (unlink_and_link, ["latest"], [], [], []),
-        (move_into_archive, [], ["log.txt"], ["log.txt"], [".txt"]),
+        (move_into_archive, [], ["log.txt"], [], [".txt"]),
         (replace_a_file, [], ["new"], ["manifest.jsonl"], ["new"]),
         (remove_deep_inside, ["rank-000000.json"], [".link"], ["latest"], [".json", ".link"]),
         (do_nothing, [], [".link"], ["latest"], [".link"]),
@@ -65,7 +65,7 @@ def test_the_watch_names_what_was_removed_moved_or_replaced(
     act: Callable[[Path], None],
     deleted: list[str],
     moved_away: list[str],
-    moved_in: list[str],
+    replaced: list[str],
     missing: list[str],
 ) -> None:
     """However short the moment is; the last case is what the layout does."""
@@ -80,7 +80,7 @@ def test_the_watch_names_what_was_removed_moved_or_replaced(
     for expected, found in (
         (deleted, seen["deleted"]),
         (moved_away, seen["moved_away"]),
-        (moved_in, seen["moved_in"]),
+        (replaced, seen["replaced"]),
     ):
         assert [path.endswith(end) for path, end in zip(found, expected, strict=True)] == [True] * len(expected), found
     assert sorted(Path(path).suffix or path for path in seen["missing"]) == sorted(missing)
