@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-TRAIN_SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+TRAIN_SCRIPT = SCRIPTS / "train.py"
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -84,6 +89,89 @@ def train(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., Fi
     return run
 
 
+@dataclass(frozen=True)
+class ForkingServer:
+    """A process that has imported NeMo and starts scripts, one after the other, as `forking_server.py` explains."""
+
+    popen: subprocess.Popen[str]
+
+    def start(
+        self,
+        script: Path,
+        *arguments: str,
+        directory: Path,
+        environment: Mapping[str, str],
+        output: Path,
+    ) -> None:
+        """Start a script with exactly this environment; what it prints goes to a file."""
+        assert self.popen.stdin is not None
+        request = {
+            "script": str(script),
+            "arguments": arguments,
+            "directory": str(directory),
+            "environment": dict(environment),
+            "output": str(output),
+        }
+        self.popen.stdin.write(json.dumps(request) + "\n")
+        self.popen.stdin.flush()
+
+    def end(self) -> int:
+        """Wait for the end of the script, and return its exit status."""
+        assert self.popen.stdout is not None
+        return int(self.popen.stdout.readline())
+
+
+@contextmanager
+def serve_forks(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[ForkingServer]:
+    """Run a forking server for the time of a `with` block, with options for Python and variables to add."""
+    launcher = ("NEMO_", "IMMUTABLE_LOGS", "_IMMUTABLE")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
+    with subprocess.Popen(
+        [sys.executable, *options, str(SCRIPTS / "forking_server.py")],
+        env={**inherited, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(environment or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as popen:
+        try:
+            assert popen.stdout is not None
+            assert "ready\n" in iter(popen.stdout.readline, "")
+            yield ForkingServer(popen)
+        finally:
+            popen.kill()
+
+
+@pytest.fixture(scope="session")
+def forking_server() -> Callable[..., AbstractContextManager[ForkingServer]]:
+    """The function that runs a forking server for the time of a `with` block: `serve_forks`."""
+    return serve_forks
+
+
+def _is_ours(name: str) -> bool:
+    return "immutable_logs" in name or name == "migration"
+
+
+@pytest.fixture(scope="session")
+def stock_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of links to everything that is installed beside Python, except this distribution.
+
+    As the only `PYTHONPATH` of a Python that is started with `-S`, which keeps `.pth` files from adding it, it makes a
+    process that cannot see this distribution: genuine stock.
+    """
+    directory = tmp_path_factory.mktemp("stock-packages")
+    for installed in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(installed).iterdir():
+            if entry.name == "hydra_plugins":
+                (directory / entry.name).mkdir(exist_ok=True)
+                for plugin in entry.iterdir():
+                    if not _is_ours(plugin.name):
+                        (directory / entry.name / plugin.name).symlink_to(plugin)
+            elif not _is_ours(entry.name):
+                (directory / entry.name).symlink_to(entry)
+    return directory
+
+
 @pytest.fixture
 def snapshot() -> Callable[[Path], dict[str, tuple[int, bytes]]]:
     """Return inode and bytes of every file below a directory, and the text of every link."""
@@ -145,3 +233,15 @@ def make_trainer() -> Callable[..., Any]:
         return pl.Trainer(**{**defaults, **arguments})
 
     return make
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port that nothing listens on, and that the kernel gives to nobody else meanwhile."""
+    with ExitStack() as stack:
+        holder = stack.enter_context(socket.socket())
+        # Bound, but not listening: who asks for any port is not given this one, who asks for it with the same option
+        # gets it.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-_SERVER = Path(__file__).parent / "scripts" / "forking_server.py"
+if TYPE_CHECKING:
+    from tests.nemo.conftest import ForkingServer
 
 _YAML = """\
 trainer: {accelerator: cpu, devices: 1, logger: false, enable_checkpointing: false}
@@ -227,47 +228,28 @@ def start(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., Sc
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[subprocess.Popen[str]]:
+def server(forking_server: Callable[..., AbstractContextManager[ForkingServer]]) -> Iterator[ForkingServer]:
     """A process that has imported NeMo and nothing of ours, and starts scripts."""
-    launcher = ("NEMO_", "IMMUTABLE_LOGS", "_IMMUTABLE")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
-    with subprocess.Popen(
-        [sys.executable, str(_SERVER)],
-        env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as popen:
-        try:
-            assert popen.stdout is not None
-            assert "ready\n" in iter(popen.stdout.readline, "")
-            yield popen
-        finally:
-            popen.kill()
+    with forking_server() as server:
+        yield server
 
 
 @pytest.fixture
-def fork(tmp_path: Path, clean_environment: dict[str, str], server: subprocess.Popen[str]) -> Callable[..., Script]:
+def fork(tmp_path: Path, clean_environment: dict[str, str], server: ForkingServer) -> Callable[..., Script]:
     """Run a script in a process of its own that has NeMo imported already, as `forking_server.py` explains."""
 
     def run(
         script: str, *arguments: str, yaml: str | None = _YAML, environment: dict[str, str] | None = None
     ) -> Script:
         output = tmp_path / "output.txt"
-        request = {
-            "script": str(write(tmp_path, script, yaml)),
-            "arguments": arguments,
-            "directory": str(tmp_path),
-            "environment": {**clean_environment, **(environment or {})},
-            "output": str(output),
-        }
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        code = server.stdout.readline()
-        return Script(int(code), output.read_text(encoding="utf-8"), tmp_path)
+        server.start(
+            write(tmp_path, script, yaml),
+            *arguments,
+            directory=tmp_path,
+            environment={**clean_environment, **(environment or {})},
+            output=output,
+        )
+        return Script(server.end(), output.read_text(encoding="utf-8"), tmp_path)
 
     return run
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,6 @@ from typing import Any
 import pytest
 
 _SCRIPT = Path(__file__).parent / "scripts" / "stock_calls.py"
-
-
-def _is_ours(name: str) -> bool:
-    return "immutable_logs" in name or name == "migration"
-
-
-@pytest.fixture(scope="module")
-def stock_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of links to everything that is installed beside Python, except this distribution."""
-    directory = tmp_path_factory.mktemp("stock-packages")
-    for installed in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for entry in Path(installed).iterdir():
-            if entry.name == "hydra_plugins":
-                (directory / entry.name).mkdir(exist_ok=True)
-                for plugin in entry.iterdir():
-                    if not _is_ours(plugin.name):
-                        (directory / entry.name / plugin.name).symlink_to(plugin)
-            elif not _is_ours(entry.name):
-                (directory / entry.name).symlink_to(entry)
-    return directory
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,15 +170,3 @@ def launches(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Laun
         yield started
     finally:
         started.reap()
-
-
-@pytest.fixture
-def free_port() -> Iterator[int]:
-    """A port that nothing listens on, and that the kernel gives to nobody else meanwhile."""
-    with ExitStack() as stack:
-        holder = stack.enter_context(socket.socket())
-        # Bound, but not listening: who asks for any port is not given this one, who asks for it with the same option
-        # gets it.
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
