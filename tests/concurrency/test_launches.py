@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -247,72 +245,3 @@ def test_script_started_twice_in_an_interactive_step_gets_two_sets_of_runs(
     for reports in starts:
         assert len({report["first"] for report in reports}) == len({report["second"] for report in reports}) == 1
     assert len({report[name] for reports in starts for report in reports for name in ("first", "second")}) == 4
-
-
-def test_thousand_launches_under_the_eyes_of_readers(
-    experiment: Path, children: Children, snapshot: Any, tmp_path: Path
-) -> None:
-    """No reader ever misses `latest` or its `run.json`, and no name ever vanishes or changes its file."""
-    writer = """
-        from immutable_logs import start_run
-        os.environ["PATH"] = ""
-        gate()
-        for _ in range(250):
-            with start_run(sys.argv[1]) as run:
-                pass
-        report(last=run.id)
-    """
-    reader = """
-        from pathlib import Path
-        link = Path(sys.argv[1], "latest")
-        gate()
-        while not os.path.lexists(link):
-            time.sleep(0.001)
-        failures, turns, seen = [], 0, set()
-        while not os.path.exists(sys.argv[2]):
-            try:
-                text = os.readlink(link)
-                record = json.loads((link / "run.json").read_bytes())
-                assert (link.parent / text / "run.json").exists(), text
-                seen.add(record["run"])
-            except (OSError, ValueError, AssertionError) as error:
-                failures.append(repr(error))
-            turns += 1
-            time.sleep(0.002)
-        report(turns=turns, failures=failures[:5], seen=len(seen))
-    """
-    stop = tmp_path / "stop"
-    readers = [children.start(reader, experiment, stop, is_gated=True) for _ in range(4)]
-    writers = [children.start(writer, experiment, is_gated=True) for _ in range(4)]
-    children.open_gate()
-    lost: set[str] = set()
-    before: dict[str, int] = {}
-    looks = 0
-    while any(child.popen.poll() is None for child in writers):
-        if experiment.exists():
-            after = snapshot(experiment)
-            lost.update(name for name, inode in before.items() if after.get(name) != inode)
-            before = after
-            looks += 1
-        time.sleep(0.2)
-    last = {child.report()["last"] for child in writers}
-    stop.touch()
-    reports = [child.report() for child in readers]
-
-    assert [report["failures"] for report in reports] == [[], [], [], []]
-    assert min(report["turns"] for report in reports) > 50
-    assert min(report["seen"] for report in reports) > 5
-    assert looks > 3
-    assert lost == set()
-    assert before.items() <= snapshot(experiment).items()
-    runs = Experiment(experiment).runs()
-    assert [run.status for run in runs] == ["finished"] * 1000
-    assert len({run.id for run in runs}) == 1000
-    assert os.readlink(experiment / "latest") == f"runs/{runs[-1].id}"
-    assert runs[-1].id in last
-    assert list((experiment / "runs" / ".latest").glob("*.link")) == []
-    started = [
-        record.run for record in read_manifest(ExperimentLayout.of(experiment)).records if record.event == "started"
-    ]
-    assert started == [run.id for run in runs]
-    assert json.loads((experiment / "latest" / "run.json").read_text())["run"] == runs[-1].id

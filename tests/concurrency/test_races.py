@@ -121,6 +121,7 @@ def test_latest_always_leads_to_a_complete_run_while_many_switch_it(
     assert len(set(started)) == len(started) == switches
     assert os.readlink(experiment / "latest") == f"runs/{started[-1]}"
     assert {each["seen"][-1] for each in reports} == {started[-1]}
+    assert list((experiment / "runs" / ".latest").glob("*.link")) == []
     if locks == "held":
         order = {run: number for number, run in enumerate(started)}
         for each in reports:
