@@ -13,6 +13,8 @@ TORCH_VERSION ?= 2.13.0
 NEMO_VERSION ?= 3.0.0
 OTHER_PYTHONS ?= 3.10 3.12 3.13
 OTHER_NEMOS ?= 2.7.3 2.4.1
+OTHER_NEMO_TESTS ?= $(addprefix tests/nemo/test_,activation.py configuration.py placement.py resume_chain.py \
+	steering.py stock_stays_stock.py)
 PYTEST_ARGS ?=
 WORKERS ?= auto
 
@@ -80,7 +82,8 @@ test-nemo: $(VENV)/.project
 proof: $(VENV)/.project
 	$(call run_pytest,$(VENV)) -n $(WORKERS) -m proof tests
 
-# The launchers are the same whatever the NeMo is, so their tests run once, in `test-nemo`.
+# What touches NeMo's own code and can differ between its versions; OTHER_NEMO_TESTS=tests/nemo runs all tests of it but
+# those of the launchers, which are the same whatever the NeMo is.
 test-nemo-versions:
 	@for version in $(OTHER_NEMOS); do \
 		$(MAKE) --no-print-directory VENV=.venv-nemo-$$version NEMO_VERSION=$$version test-one-nemo; \
