@@ -11,7 +11,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 RESUMED = {"resume_if_exists": True, "resume_ignore_no_checkpoint": True}
 WANDB = {
     "create_tensorboard_logger": False,
