@@ -20,13 +20,17 @@ State = tuple[str, str, frozenset[str]]
 
 
 def state_of(experiment: Path) -> State:
-    """Return how a run after two others is listed, what `latest` shows, and what is found."""
-    runs = Experiment(experiment).runs()
+    """Return how the run that was disturbed is listed, what `latest` shows, and what is found.
+
+    Within one second ids have no order, so that a run which was not started may stand between the two before it.
+    """
+    earlier = {run.id for run in Experiment(experiment.parent / "template").runs()}
+    statuses = [run.status for run in Experiment(experiment).runs() if run.id not in earlier]
     shown = os.readlink(experiment / "latest").rpartition("/")[2]
     found = verify_experiment(Experiment(experiment), pause=lambda _: None)
     return (
-        runs[2].status if len(runs) > 2 else "",
-        "the run" if shown not in {run.id for run in runs[:2]} else "the run before",
+        "".join(statuses),
+        "the run before" if shown in earlier else "the run",
         frozenset(finding.kind for finding in found.findings),
     )
 
