@@ -311,4 +311,17 @@ def _has_resumed(launch: PastLaunch, names: set[PurePosixPath]) -> bool:
     lightning = launch.first(Kind.LIGHTNING)
     if lightning is None or not lightning.text:
         return False
-    return not names.isdisjoint(PurePosixPath(lightning.text).parents)
+    return any(_can_be_one(above, name) for above in PurePosixPath(lightning.text).parents for name in names)
+
+
+def _can_be_one(one: PurePosixPath, other: PurePosixPath) -> bool:
+    """Tell whether two paths in logs can lead to one directory.
+
+    With a relative `exp_dir` some are told as they were given, and others in full. Of a relative one only the end can
+    be compared, since nobody knows any more where the command was started.
+    """
+    if one.is_absolute() == other.is_absolute():
+        return one == other
+    absolute, relative = (one, other) if one.is_absolute() else (other, one)
+    end = [part for part in relative.parts if part != ".."]
+    return bool(end) and list(absolute.parts[-len(end) :]) == end

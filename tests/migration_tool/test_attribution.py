@@ -4,6 +4,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 from migration.file_kinds import Kind
 from migration.legacy_search import find_experiments
 from migration.plan import ExperimentPlan
@@ -271,6 +273,32 @@ def test_a_checkpoint_of_another_experiment_continues_no_lineage(old_tree: OldTr
     runs = plan_of(old_tree.path)[0].runs
 
     assert [run.resumed_from for run in runs] == [None, runs[0].id, None, None]
+
+
+@pytest.mark.parametrize(
+    ("restored", "saved", "has_resumed"),
+    [
+        ("exp/tiny", "/data/exp/tiny", True),
+        ("../exp/tiny", "/data/exp/tiny", True),
+        ("/data/exp/tiny", "exp/tiny", True),
+        ("other/tiny", "/data/exp/tiny", False),
+        ("tiny2", "/data/exp/tiny", False),
+        (".", "/data/exp/tiny", False),
+    ],
+)
+def test_relative_paths_are_compared_by_their_ends(
+    old_tree: OldTree, start: float, restored: str, saved: str, has_resumed: bool
+) -> None:
+    """With a relative `exp_dir` NeMo restores from a relative path, and Lightning tells a full one when it saves."""
+    saving = f"Epoch 0, global step 5: 'val_loss' reached 0.1, saving model to '{saved}/checkpoints/a.ckpt' as top 1\n"
+    restoring = f"Restoring states from the checkpoint path at {restored}/checkpoints/a-last.ckpt\n"
+    for number, words in enumerate((saving, restoring)):
+        old_tree.launch(start + 100 * number)
+        old_tree.write("lightning_logs.txt", words, start + 100 * number + 30)
+
+    first, second = plan_of(old_tree.path)[0].runs
+
+    assert (first.resumed_from, second.resumed_from) == (None, first.id if has_resumed else None)
 
 
 def test_a_model_that_loads_for_minutes_does_not_split_a_launch(old_tree: OldTree, start: float) -> None:
