@@ -82,13 +82,7 @@ def create_link(text: str, path: Path) -> bool:
     Raises:
         OSError: Where the mount has no symbolic links, `is_without_links` tells so.
     """
-    try:
-        os.symlink(text, path)
-    except OSError as error:
-        if _is_taken(error, path):
-            return False
-        raise
-    return True
+    return _make(path, lambda: os.symlink(text, path))
 
 
 def is_without_links(error: OSError) -> bool:
@@ -106,13 +100,7 @@ def create_hard_link(source: Path | str, path: Path | str) -> bool:
         OSError: `FileNotFoundError` if the source or the directory is gone; where the mount has no hard links, or not
             for this file, `is_without_hard_links` tells so.
     """
-    try:
-        os.link(source, path, follow_symlinks=False)
-    except OSError as error:
-        if _is_taken(error, path):
-            return False
-        raise
-    return True
+    return _make(path, lambda: os.link(source, path, follow_symlinks=False))
 
 
 def is_without_hard_links(error: OSError) -> bool:
@@ -151,17 +139,13 @@ def create_directory(path: Path, *, like: Path) -> None:
         OSError: Whatever the file system says.
     """
     try:
-        os.mkdir(path)
+        is_made = _make(path, lambda: os.mkdir(path))
     except FileNotFoundError:
         if path.parent == path:
             raise
         create_directory(path.parent, like=like)
-        with suppress(FileExistsError):
-            os.mkdir(path)
-            _take_over_group(path, like)
-    except FileExistsError:
-        pass
-    else:
+        is_made = _make(path, lambda: os.mkdir(path))
+    if is_made:
         _take_over_group(path, like)
         return
     mode = wait_until_visible(lambda: os.lstat(path), path).st_mode
@@ -318,6 +302,17 @@ def sync_directory(path: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+    return True
+
+
+def _make(path: Path | str, call: Callable[[], None]) -> bool:
+    """Make a name by a system call, and tell whether this made it: False if the name is taken."""
+    try:
+        call()
+    except OSError as error:
+        if _is_taken(error, path):
+            return False
+        raise
     return True
 
 

@@ -559,3 +559,20 @@ def test_a_taken_name_is_told_from_a_refusal(tmp_path: Path, monkeypatch: pytest
         create()
     os.mkdir(path)
     assert create() is False
+
+
+def test_a_directory_that_another_client_has_made_is_told_from_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For directories as for files and links: SSHFS says EPERM, and the directory is there."""
+    path = tmp_path / "directory"
+    real_mkdir = os.mkdir
+
+    def refuse(name: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(name))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(PermissionError):
+        durable_files.create_directory(path, like=tmp_path)
+    real_mkdir(path)
+    durable_files.create_directory(path, like=tmp_path)
