@@ -359,7 +359,7 @@ def _by_run(manifest: Manifest) -> dict[str, _Known]:
 
 def _integer(value: object) -> int | None:
     """Return a value of a manifest line, in which anyone in the group can have written anything, if it is a number."""
-    return value if isinstance(value, int) and is_integer(value) else None
+    return value if is_integer(value) else None
 
 
 def _text(value: object) -> str | None:

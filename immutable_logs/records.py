@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from immutable_logs.errors import RecordError
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from typing_extensions import Self
 
 FORMAT: Final = 1
@@ -90,7 +92,7 @@ def cap_error(text: str) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Tell whether a value of a document is a number that a launch can have written; ``true`` is none."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_INTEGER
 
