@@ -72,6 +72,30 @@ def test_a_requeued_job_finds_its_own_checkpoint_and_no_other_job_does(
     assert trainer._checkpoint_connector._hpc_resume_path is None
 
 
+def test_a_checkpoint_is_saved_elsewhere_where_its_directory_cannot_be_made(
+    nemo: Any,
+    make_trainer: Callable[..., Any],
+    step: Callable[..., None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Something of the user's has the name: the checkpoint goes where stock puts it, and a warning says so."""
+    taken = tmp_path / "tiny" / "requeue"
+    taken.parent.mkdir()
+    taken.write_text("of the user", encoding="utf-8")
+    step("7")
+    trainer = make_trainer()
+    run = nemo.exp_manager(trainer, {"exp_dir": str(tmp_path), "name": "tiny", **RESUMED})
+
+    saved = trainer._checkpoint_connector.hpc_save_path(trainer.default_root_dir)
+
+    assert Path(saved) == Path(run) / "hpc_ckpt_1.ckpt"
+    (warned,) = (record.getMessage() for record in caplog.records if "requeue checkpoint" in record.getMessage())
+    assert f"is saved in {run}" in warned
+    assert "HINT: make it, and move the checkpoint there" in warned
+    assert taken.read_text(encoding="utf-8") == "of the user"
+
+
 def test_outside_of_a_step_the_connector_is_stocks(
     nemo: Any, make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
