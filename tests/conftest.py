@@ -427,3 +427,29 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
     finally:
         started.close()
+
+
+@pytest.fixture
+def run_on_mount() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command with a file system of a kind mounted on a directory, which it makes; skips where it cannot.
+
+    ``run_on_mount("xfs", directory, "ls", directory, timeout=60)``; the kinds are those of tests/mounts/on_mount.py.
+    """
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("only root can mount, and needs unshare")
+    script = Path(__file__).parent / "mounts" / "on_mount.py"
+
+    def run(kind: str, place: Path, *command: object, timeout: float) -> subprocess.CompletedProcess[str]:
+        place.mkdir()
+        completed = subprocess.run(
+            [sys.executable, str(script), kind, *map(str, (place, *command))],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=timeout,
+        )
+        if completed.returncode == 77:
+            pytest.skip(completed.stderr[-300:])
+        return completed
+
+    return run

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from immutable_logs.check_filesystem import content, names, peers, times_and_access
 from immutable_logs.check_filesystem.findings import DEGRADED, HOLDS, MISSING, Finding, Report
+from immutable_logs.check_filesystem.marks import FILES, LINKS
 from immutable_logs.check_filesystem.meeting import Meeting, open_meeting
 from immutable_logs.check_filesystem.workshop import find_leftovers, open_workshop, require_directory
 from immutable_logs.mounts import file_system_type
@@ -81,7 +82,7 @@ def _check_alone(workshop: Path) -> list[Finding]:
         links,
         *([names.check_exclusive_links(workshop)] if with_links else []),
         names.check_hard_links(workshop),
-        names.check_switch(workshop, with_links=with_links),
+        names.check_switch(workshop, LINKS if with_links else FILES),
         names.check_rename_over_open_file(workshop),
         content.check_appends(workshop),
         content.check_locks(workshop),
@@ -96,10 +97,11 @@ def _check_together(meeting: Meeting) -> tuple[tuple[str, ...], list[Finding]]:
     """Do the same steps as the other does; the findings are those of the one who came first."""
     hosts = (socket.gethostname(), str(meeting.exchange("host", socket.gethostname())))
     clocks = peers.measure_clocks(meeting)
+    marks = peers.choose_marks(meeting)
     findings = [
         peers.judge_new_names(clocks),
-        peers.check_switch(meeting),
-        peers.check_races(meeting, clocks),
+        peers.check_switch(meeting, marks),
+        peers.check_races(meeting, marks, clocks),
         peers.check_locks(meeting),
         peers.check_appends(meeting, clocks),
         peers.judge_clocks(clocks),

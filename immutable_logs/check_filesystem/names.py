@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from immutable_logs import durable_files
 from immutable_logs.check_filesystem.findings import DEGRADED, HOLDS, MISSING, Finding
+from immutable_logs.check_filesystem.marks import FILES, LINKS
 from immutable_logs.check_filesystem.processes import in_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from immutable_logs.check_filesystem.marks import Marks
 
 RACERS: Final = 4
 RACES: Final = 50
@@ -25,8 +28,7 @@ def check_exclusive_files(workshop: Path) -> Finding:
     return _race(
         workshop / "files",
         name="exclusive files",
-        create=lambda path, text: durable_files.create_exclusive(path, text.encode()),
-        read=lambda path: durable_files.read_bytes(path).decode(),
+        marks=FILES,
         good="each rank's entry, and without symbolic links the claim, has one maker",
         bad="two launches can get the same run: do not use the immutable layout here",
     )
@@ -57,8 +59,7 @@ def check_exclusive_links(workshop: Path) -> Finding:
     return _race(
         workshop / "links",
         name="exclusive links",
-        create=lambda path, text: durable_files.create_link(text, path),
-        read=durable_files.read_link,
+        marks=LINKS,
         good="one rank's claim decides for all ranks of a launch",
         bad="the ranks of a launch can land in different runs: do not use the immutable layout here",
     )
@@ -89,31 +90,21 @@ def check_hard_links(workshop: Path) -> Finding:
     )
 
 
-def check_switch(workshop: Path, *, with_links: bool) -> Finding:
+def check_switch(workshop: Path, marks: Marks) -> Finding:
     """Let a process rename over a name again and again while others read it: they must find the old or the new one."""
     path = workshop / "switched"
-
-    def put(number: int, at: Path) -> None:
-        if with_links:
-            durable_files.create_link(f"target-{number}", at)
-        else:
-            durable_files.create_exclusive(at, f"target-{number}".encode())
-
-    def read() -> str:
-        return durable_files.read_link(path) if with_links else durable_files.read_bytes(path).decode()
-
     done = workshop / "switched-often"
-    put(0, path)
+    marks.put(path, "target-0")
 
     def act(number: int) -> dict[str, int]:
         if number == 0:
             for turn in range(1, _SWITCHES + 1):
                 private = workshop / f"switched-{turn}"
-                put(turn, private)
+                marks.put(private, f"target-{turn}")
                 durable_files.replace(private, path)
             durable_files.create_exclusive(done, b"")
             return {"reads": 0, "misses": 0}
-        return _read_until(done.exists, read)
+        return _read_until(done.exists, lambda: marks.read(path))
 
     readings = in_processes(1 + _READERS, act)
     reads, misses = (sum(each[key] for each in readings) for key in ("reads", "misses"))
@@ -193,21 +184,20 @@ def _race(
     directory: Path,
     *,
     name: str,
-    create: Callable[[Path, str], bool],
-    read: Callable[[Path], str],
+    marks: Marks,
     good: str,
     bad: str,
 ) -> Finding:
     os.mkdir(directory)
 
     def act(number: int) -> list[bool]:
-        return [create(directory / str(turn), f"maker-{number}") for turn in range(RACES)]
+        return [marks.put(directory / str(turn), f"maker-{number}") for turn in range(RACES)]
 
     answers = in_processes(RACERS, act)
     wrong = lost = 0
     for turn in range(RACES):
         makers = [f"maker-{number}" for number, won in enumerate(answers) if won[turn]]
-        content = read(directory / str(turn))
+        content = marks.read(directory / str(turn))
         wrong += len(makers) > 1 or (len(makers) == 1 and content != makers[0])
         lost += not makers
     words = f"{RACES - wrong} of {RACES} races of {RACERS} processes had one winner"

@@ -5,7 +5,6 @@ One-way times are halves of round trips: the clocks of two hosts cannot be compa
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from immutable_logs import durable_files
 from immutable_logs.agreement import JOIN_WINDOW
 from immutable_logs.check_filesystem.content import append_lines_of, judge_appends, no_locks, try_lock
 from immutable_logs.check_filesystem.findings import DEGRADED, HOLDS, MISSING, Finding
+from immutable_logs.check_filesystem.marks import FILES, LINKS
 from immutable_logs.check_filesystem.meeting import FIRST, SECOND
 from immutable_logs.durable_files import VISIBILITY_TIMEOUT
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from immutable_logs.check_filesystem.marks import Marks
     from immutable_logs.check_filesystem.meeting import Meeting
 
 _TRIPS: Final = 3
@@ -67,6 +68,17 @@ def measure_clocks(meeting: Meeting) -> Clocks:
     return Clocks(shortest.ahead, shortest.seconds / 2, max(listed).seconds / 2, max(asked).seconds / 2)
 
 
+def choose_marks(meeting: Meeting) -> Marks:
+    """Return how a claim is put and read here."""
+    try:
+        LINKS.put(meeting.directory / f"probe.{meeting.me}", "target")
+    except OSError as error:
+        if not durable_files.is_without_links(error):
+            raise
+        return FILES
+    return LINKS
+
+
 def judge_clocks(clocks: Clocks) -> Finding:
     """Return what the difference of the clocks means."""
     is_far = abs(clocks.ahead) > JOIN_WINDOW
@@ -96,16 +108,15 @@ def judge_new_names(clocks: Clocks) -> Finding:
     )
 
 
-def check_switch(meeting: Meeting) -> Finding:
+def check_switch(meeting: Meeting, marks: Marks) -> Finding:
     """Measure when the other reads the new content of a name that has been renamed over."""
     mine, theirs = (meeting.directory / f"switched-by-{end}" for end in (meeting.me, meeting.other))
-    put, read = _link_or_file(meeting.directory)
-    put(mine, "0")
+    marks.put(mine, "0")
     meeting.exchange("switches-begin", None)
 
     def signal(number: int) -> None:
         private = mine.with_name(f"{mine.name}-{number}")
-        put(private, str(number))
+        marks.put(private, str(number))
         durable_files.replace(private, mine)
 
     longest = 0.0
@@ -113,7 +124,7 @@ def check_switch(meeting: Meeting) -> Finding:
         begin = time.monotonic()
         if meeting.is_first:
             signal(number)
-        meeting.wait_for(partial(_reads, read, theirs, str(number)), "switch")
+        meeting.wait_for(partial(_reads, marks, theirs, str(number)), "switch")
         if not meeting.is_first:
             signal(number)
         longest = max(longest, (time.monotonic() - begin) / 2)
@@ -126,17 +137,16 @@ def check_switch(meeting: Meeting) -> Finding:
     )
 
 
-def check_races(meeting: Meeting, clocks: Clocks) -> Finding:
+def check_races(meeting: Meeting, marks: Marks, clocks: Clocks) -> Finding:
     """Let both create the same names at the same time: each must be made by one, and both must read that one's."""
-    put, read = _link_or_file(meeting.directory)
     begin = _appointment(meeting, clocks, "races")
     won = []
     for number in range(_RACES):
         _sleep_until(begin + number * _BETWEEN_RACES)
-        won.append(put(meeting.directory / f"race-{number}", meeting.me))
+        won.append(marks.put(meeting.directory / f"race-{number}", meeting.me))
     meeting.exchange("races-run", None)
     seen = [
-        durable_files.wait_until_visible(partial(read, path), path)
+        durable_files.wait_until_visible(partial(marks.read, path), path)
         for path in (meeting.directory / f"race-{number}" for number in range(_RACES))
     ]
     answer = meeting.exchange("races-judged", [won, seen])
@@ -233,20 +243,5 @@ def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.time()))
 
 
-def _reads(read: Callable[[Path], str], path: Path, expected: str) -> bool:
-    return read(path) == expected
-
-
-def _link_or_file(directory: Path) -> tuple[Callable[[Path, str], bool], Callable[[Path], str]]:
-    """Return how a claim is put and read here: as a link, or where there are none as a file."""
-    probe = directory / f"probe-{os.urandom(4).hex()}"
-    try:
-        durable_files.create_link("target", probe)
-    except OSError as error:
-        if not durable_files.is_without_links(error):
-            raise
-        return (
-            lambda path, text: durable_files.create_exclusive(path, text.encode()),
-            lambda path: durable_files.read_bytes(path).decode(),
-        )
-    return lambda path, text: durable_files.create_link(text, path), durable_files.read_link
+def _reads(marks: Marks, path: Path, expected: str) -> bool:
+    return marks.read(path) == expected

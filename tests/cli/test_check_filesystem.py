@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +13,6 @@ from typing import Any
 import pytest
 
 RunProgram = Callable[..., subprocess.CompletedProcess[str]]
-ON_MOUNT = Path(__file__).parents[1] / "mounts" / "on_mount.py"
-
 StartProgram = Callable[..., subprocess.Popen[str]]
 
 
@@ -52,6 +47,16 @@ def wait_for_entry(directory: Path) -> Path:
             return found[0]
         time.sleep(0.002)
     raise AssertionError("nothing appeared")
+
+
+def wait_for_meeting(directory: Path, message: str = "first") -> Path:
+    """Return the directory in which two calls meet, as soon as a message is there."""
+    meeting = wait_for_entry(directory)
+    deadline = time.monotonic() + 30
+    while not (meeting / message).exists():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.01)
+    return meeting
 
 
 def test_the_table(run_program: RunProgram, tmp_path: Path) -> None:
@@ -127,10 +132,8 @@ def test_what_a_kill_leaves_is_named(start_program: StartProgram, run_program: R
 def test_two_calls_try_it_together(start_program: StartProgram, tmp_path: Path) -> None:
     """The first prints everything, the second only a word; the guarantees between two come last."""
     first = start_program("check-filesystem", tmp_path, "--peer", "try-1", "--json")
-    meeting = wait_for_entry(tmp_path)
+    meeting = wait_for_meeting(tmp_path)
     assert meeting.name == ".immutable-logs-check-peer-try-1"
-    while not (meeting / "first").exists():
-        time.sleep(0.01)
     second = start_program("check-filesystem", tmp_path, "--peer", "try-1", "--json")
     told, said = first.communicate(timeout=60)
 
@@ -157,9 +160,7 @@ def test_two_calls_try_it_together(start_program: StartProgram, tmp_path: Path) 
 def test_a_third_call_is_refused(start_program: StartProgram, run_program: RunProgram, tmp_path: Path) -> None:
     """It would mix up the two that try it."""
     start_program("check-filesystem", tmp_path, "--peer", "try")
-    meeting = wait_for_entry(tmp_path)
-    while not (meeting / "first").exists():
-        time.sleep(0.01)
+    meeting = wait_for_meeting(tmp_path)
     (meeting / "second").write_text("of somebody", encoding="utf-8")
 
     completed = run_program("check-filesystem", tmp_path, "--peer", "try")
@@ -182,13 +183,10 @@ def test_nobody_comes(run_program: RunProgram, tmp_path: Path) -> None:
 def test_the_first_goes_away(start_program: StartProgram, tmp_path: Path) -> None:
     """The second does not wait out its time."""
     first = start_program("check-filesystem", tmp_path, "--peer", "try")
-    meeting = wait_for_entry(tmp_path)
-    while not (meeting / "host.first").exists():
-        time.sleep(0.01)
+    wait_for_meeting(tmp_path, "host.first")
     first.send_signal(signal.SIGSTOP)
     second = start_program("check-filesystem", tmp_path, "--peer", "try")
-    while not (meeting / "host.second").exists():
-        time.sleep(0.01)
+    wait_for_meeting(tmp_path, "host.second")
     first.send_signal(signal.SIGINT)
     first.send_signal(signal.SIGCONT)
     _, said = second.communicate(timeout=30)
@@ -209,33 +207,19 @@ def test_names_of_a_meeting(run_program: RunProgram, tmp_path: Path, name: str) 
     assert list(tmp_path.iterdir()) == []
 
 
-# What follows mounts real file systems, which needs root.
-
-needs_mounts = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root can mount, and needs unshare"
-)
+# What follows mounts real file systems.
 
 
-def command_on(kind: str, place: Path, *command: object) -> list[str]:
-    """Return the command line that runs a command with a file system of a kind mounted on a directory."""
-    place.mkdir()
-    return [sys.executable, str(ON_MOUNT), kind, *map(str, (place, *command))]
+@pytest.fixture
+def check_on(run_on_mount: RunProgram, program: str, tmp_path: Path) -> RunProgram:
+    """Runs the check on a mount of a kind, and then lists on stderr what is there."""
 
+    def check(kind: str) -> subprocess.CompletedProcess[str]:
+        place = tmp_path / "mounted"
+        script = '"$0" check-filesystem "$1" --json; status=$?; ls -A "$1" >&2; exit $status'
+        return run_on_mount(kind, place, "bash", "-c", script, program, place, timeout=120)
 
-def check_on(kind: str, program: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run the check on a mount of a kind, and then list what is there; skip if it cannot be mounted."""
-    place = tmp_path / "mounted"
-    script = '"$0" check-filesystem "$1" --json; status=$?; ls -A "$1" >&2; exit $status'
-    completed = subprocess.run(
-        command_on(kind, place, "bash", "-c", script, program, place),
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=120,
-    )
-    if completed.returncode == 77:
-        pytest.skip(completed.stderr[-300:])
-    return completed
+    return check
 
 
 def verdicts(text: str) -> dict[str, str]:
@@ -243,12 +227,11 @@ def verdicts(text: str) -> dict[str, str]:
     return {each["name"]: each["verdict"] for each in json.loads(text)["findings"] if each["verdict"] != "holds"}
 
 
-@needs_mounts
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay"])
-def test_file_systems_that_give_everything(program: str, tmp_path: Path, kind: str) -> None:
+def test_file_systems_that_give_everything(check_on: RunProgram, kind: str) -> None:
     """As docs/reference/file-systems.md says."""
-    completed = check_on(kind, program, tmp_path)
+    completed = check_on(kind)
 
     assert completed.returncode == 0, completed.stderr
     document = json.loads(completed.stdout)
@@ -256,11 +239,10 @@ def test_file_systems_that_give_everything(program: str, tmp_path: Path, kind: s
     assert verdicts(completed.stdout) == {}
 
 
-@needs_mounts
 @pytest.mark.proof
-def test_a_file_system_without_links(program: str, tmp_path: Path) -> None:
+def test_a_file_system_without_links(check_on: RunProgram) -> None:
     """FUSE and exFAT: no links of either kind, no rename in one step, no permissions, no case; runs are kept apart."""
-    completed = check_on("exfat", program, tmp_path)
+    completed = check_on("exfat")
 
     assert completed.returncode == 0, completed.stderr
     assert verdicts(completed.stdout) == {
@@ -272,14 +254,13 @@ def test_a_file_system_without_links(program: str, tmp_path: Path) -> None:
     }
 
 
-@needs_mounts
 @pytest.mark.proof
 @pytest.mark.parametrize(
     ("kind", "reason"), [("read-only", "Read-only file system"), ("full", "No space left on device")]
 )
-def test_where_nothing_can_be_written(program: str, tmp_path: Path, kind: str, reason: str) -> None:
+def test_where_nothing_can_be_written(check_on: RunProgram, kind: str, reason: str) -> None:
     """The operating system's reason, no traceback, and nothing left."""
-    completed = check_on(kind, program, tmp_path)
+    completed = check_on(kind)
 
     assert completed.returncode == 3
     assert completed.stdout == ""
@@ -288,27 +269,18 @@ def test_where_nothing_can_be_written(program: str, tmp_path: Path, kind: str, r
     assert ".immutable-logs-check" not in completed.stderr.partition("\n")[2]
 
 
-@needs_mounts
 @pytest.mark.proof
 @pytest.mark.timeout(240)
-def test_two_clients_with_caches(start_program: StartProgram, program: str, tmp_path: Path) -> None:
+def test_two_clients_with_caches(
+    start_program: StartProgram, run_on_mount: RunProgram, program: str, tmp_path: Path
+) -> None:
     """One call on the disk, one through SSHFS: new names are seen late by listing, and locks are each client's own."""
     mount, disk = tmp_path / "mount", tmp_path / "mount.source"
     script = '"$0" check-filesystem "$1" --peer try && "$0" check-filesystem "$1" --json'
     disk.mkdir()
     first = start_program("check-filesystem", disk, "--peer", "try", "--json")
-    meeting = wait_for_entry(disk)
-    while not (meeting / "first").exists():
-        time.sleep(0.01)
-    alone = subprocess.run(
-        command_on("sshfs", mount, "bash", "-c", script, program, mount),
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=200,
-    )
-    if alone.returncode == 77:
-        pytest.skip(alone.stderr[-300:])
+    wait_for_meeting(disk)
+    alone = run_on_mount("sshfs", mount, "bash", "-c", script, program, mount, timeout=200)
     told, said = first.communicate(timeout=60)
 
     assert (first.returncode, alone.returncode) == (0, 0), (said, alone.stderr)

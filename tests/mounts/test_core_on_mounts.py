@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
-CANNOT_MOUNT = 77
 
 PROTOCOL = [
     "test_agreement.py",
@@ -21,34 +19,19 @@ PROTOCOL = [
     "crash/test_weak_file_systems.py",
 ]
 
-pytestmark = [
-    pytest.mark.proof,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root can mount, and needs unshare"
-    ),
-]
 
-
+@pytest.mark.proof
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay"])
-def test_the_protocol_holds_on(tmp_path: Path, kind: str) -> None:
+def test_the_protocol_holds_on(
+    run_on_mount: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, kind: str
+) -> None:
     """Joining, publishing, switching, many launches at once, and mounts that lack something besides."""
     mount = tmp_path / "mounted"
-    mount.mkdir()
-    completed = subprocess.run(
-        [
-            *(sys.executable, str(TESTS / "mounts" / "on_mount.py"), kind, str(mount)),
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(mount / "tests")),
-            *(str(TESTS / name) for name in PROTOCOL),
-        ],
-        cwd=TESTS.parent,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=280,
+    pytest_on_mount = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", mount / "tests")
+    completed = run_on_mount(
+        kind, mount, *pytest_on_mount, f"--rootdir={TESTS.parent}", *(TESTS / name for name in PROTOCOL), timeout=280
     )
-    if completed.returncode == CANNOT_MOUNT:
-        pytest.skip(completed.stderr[-300:])
 
     assert completed.returncode == 0, completed.stdout[-3000:]
     # The tests were there and wrote where they were told to.
