@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import select
@@ -310,6 +311,8 @@ def write_events() -> Callable[..., Path]:
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.compat.proto.summary_pb2 import Summary
 
+    seconds = itertools.count(1_700_000_000)
+
     def write(directory: Path, curves: Mapping[str, Mapping[int, float]], *, start: int | None = None) -> Path:
         before = set(directory.iterdir())
         writer = writers.EventFileWriter(str(directory))
@@ -321,7 +324,9 @@ def write_events() -> Callable[..., Path]:
                 writer.add_event(Event(summary=summary, step=step, wall_time=1000.0 + step))
         writer.close()
         (written,) = set(directory.iterdir()) - before
-        return written
+        # Files of one second are told apart by the number of the writer in its process, in whose names 10 is before 9.
+        second = next(seconds)
+        return written.rename(directory / f"events.out.tfevents.{second}.host.1.{second}")
 
     return write
 
