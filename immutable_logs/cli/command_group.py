@@ -89,8 +89,12 @@ class CommandGroup(TyperGroup):
 def run_reporting_bugs(application: typer.Typer, program: str) -> None:
     """Run an application; an error that nobody foresaw ends with its traceback and `COULD_NOT`.
 
-    Python would end with 1, which scripts take for a finding.
+    Python would end with 1, which scripts take for a finding. A stream that the caller has closed is no error: what
+    would go there goes nowhere.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open to the end
     try:
         application(prog_name=program)
     except Exception:  # noqa: BLE001 - the last resort

@@ -97,6 +97,25 @@ def test_ctrl_c_is_exit_code_130_without_a_traceback(
     assert b"Traceback" not in errors
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_fault_of_the_program(
+    program: str, plain_environ: dict[str, str], finish_runs: FinishRuns, experiment: Path, closed: str
+) -> None:
+    """What would go there goes nowhere, and the exit code is that of the command."""
+    finish_runs(experiment, 1)
+    completed = subprocess.run(
+        ["sh", "-c", f'"$0" verify "$1" {closed}', program, experiment],
+        env=plain_environ,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
+    )
+
+    assert completed.returncode == 0
+    assert "Traceback" not in completed.stderr
+
+
 def test_an_unforeseen_error_is_not_taken_for_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     """A fault of the program ends with 3 and its traceback, since Python's own 1 means a finding."""
     broken = typer.Typer(pretty_exceptions_enable=False)
