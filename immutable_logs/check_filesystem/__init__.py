@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from immutable_logs.check_filesystem import content, names, peers, times_and_access
 from immutable_logs.check_filesystem.findings import DEGRADED, HOLDS, MISSING, Finding, Report
 from immutable_logs.check_filesystem.marks import FILES, LINKS
-from immutable_logs.check_filesystem.meeting import Meeting, open_meeting
+from immutable_logs.check_filesystem.meeting import HOST, Meeting, open_meeting
 from immutable_logs.check_filesystem.workshop import find_leftovers, open_workshop, require_directory
 from immutable_logs.mounts import file_system_type
 
@@ -95,7 +95,7 @@ def _check_alone(workshop: Path) -> list[Finding]:
 
 def _check_together(meeting: Meeting) -> tuple[tuple[str, ...], list[Finding]]:
     """Do the same steps as the other does; the findings are those of the one who came first."""
-    hosts = (socket.gethostname(), str(meeting.exchange("host", socket.gethostname())))
+    hosts = (socket.gethostname(), str(meeting.exchange(HOST, socket.gethostname())))
     clocks = peers.measure_clocks(meeting)
     marks = peers.choose_marks(meeting)
     findings = [

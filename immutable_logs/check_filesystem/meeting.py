@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 _PAUSE: Final = 0.001
 """Seconds between two looks; what is measured is no finer."""
 
+HOST: Final = "host"
+"""The topic of the first exchange."""
+
+_LEFT: Final = "left"
+_HINT_BEFORE: Final = (
+    "HINT: run the same command on the other host, for the same directory and with the same --peer; if it ran, the "
+    "two hosts do not see the same directory, or see it later than --wait allows"
+)
+_HINT_AFTER: Final = "HINT: the other call was there and has fallen silent: it was killed, or --wait is too short"
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 FIRST: Final = "first"
 SECOND: Final = "second"
@@ -60,7 +70,7 @@ class Meeting:
         try:
             durable_files.create_exclusive(self.directory / f"{topic}.{self.me}", text)
         except FileNotFoundError:
-            raise self._left_alone() from None
+            raise self.left_alone() from None
 
     def hear(self, topic: str) -> Any:  # noqa: ANN401 - JSON
         """Return the content of the other's message, looking for its name by listing the directory.
@@ -99,19 +109,18 @@ class Meeting:
             with suppress(FileNotFoundError):
                 if is_there():
                     return
-            if not self.directory.exists():
-                raise self._left_alone()
+            if not self.directory.exists() or (self.directory / f"{_LEFT}.{self.other}").exists():
+                raise self.left_alone()
             if time.monotonic() >= deadline:
                 raise PeerError(
                     f"expected the other call's part ({topic}) within {self.wait:.0f} s, found nothing in "
-                    f"{self.directory}\n"
-                    "HINT: run the same command on the other host, for the same directory and with the same --peer; "
-                    "if it ran, the two hosts do not see the same directory, or see it later than --wait allows"
+                    f"{self.directory}\n{_HINT_BEFORE if topic == HOST else _HINT_AFTER}"
                 )
             time.sleep(_PAUSE)
 
-    def _left_alone(self) -> PeerError:
-        return PeerError(f"the other call has ended before its time: {self.directory} is gone")
+    def left_alone(self) -> PeerError:
+        """Return the error for the other's early end."""
+        return PeerError(f"the other call has ended before its time, in {self.directory}")
 
 
 @contextmanager
@@ -137,8 +146,16 @@ def open_meeting(directory: Path, name: str, *, wait: float) -> Iterator[Meeting
             "HINT: choose another name; if no check is going on, a killed one has left the directory, and it can be "
             "removed",
         )
+    meeting = Meeting(place, is_first, wait)
     try:
-        yield Meeting(place, is_first, wait)
+        yield meeting
+    except BaseException as error:
+        if not is_first:
+            if isinstance(error, FileNotFoundError) and not place.exists():
+                raise meeting.left_alone() from None
+            with suppress(PeerError, OSError):
+                meeting.say(_LEFT)
+        raise
     finally:
         if is_first:
             remove(place)

@@ -5,10 +5,25 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+ENDING_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""What people and schedulers end a command with."""
+
+
+@contextmanager
+def hold_signals() -> Iterator[None]:
+    """Let signals that end the command wait for the time of a `with` block; its body must be short."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def in_processes(count: int, act: Callable[[int], Any]) -> list[Any]:
@@ -25,8 +40,9 @@ def in_processes(count: int, act: Callable[[int], Any]) -> list[Any]:
     children: list[tuple[int, int]] = []
     told = []
     try:
-        for number in range(count):
-            children.append(_fork(number, act, gate_out, gate_in))  # noqa: PERF401 - known of if the next one fails
+        with hold_signals():  # each child must be known of before anything can end this process
+            for number in range(count):
+                children.append(_fork(number, act, gate_out, gate_in))  # noqa: PERF401 - those before a failure too
         os.close(gate_in)
         for _, answer in children:
             with os.fdopen(answer, "rb") as pipe:
@@ -53,15 +69,12 @@ def in_processes(count: int, act: Callable[[int], Any]) -> list[Any]:
 def _fork(number: int, act: Callable[[int], Any], gate_out: int, gate_in: int) -> tuple[int, int]:
     """Return the process, and the descriptor from which its answer can be read."""
     reading, writing = os.pipe()
-    # Ctrl-C in what the interpreter does around a fork would be lost.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     pid = os.fork()
     if pid:
         os.close(writing)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         return pid, reading
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
         os.close(gate_in)
         os.close(reading)
         os.read(gate_out, 1)  # ends when the parent has closed the other end

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from immutable_logs.check_filesystem.processes import hold_signals
 from immutable_logs.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def require_directory(directory: Path) -> Path:
 
 @contextmanager
 def open_workshop(directory: Path) -> Iterator[Path]:
-    """Make a directory with a name of its own, and remove it with all that is in it, also after Ctrl-C.
+    """Make a directory with a name of its own, and remove it with all that is in it, also if a signal ends the check.
 
     Raises:
         OSError: If nothing can be written there.
@@ -54,7 +55,7 @@ def open_workshop(directory: Path) -> Iterator[Path]:
 
 def remove(workshop: Path) -> None:
     """Remove a directory of `open_workshop`; on NFS a file that is open somewhere can keep it for a moment."""
-    with suppress(OSError):
+    with hold_signals(), suppress(OSError):
         shutil.rmtree(workshop)
 
 

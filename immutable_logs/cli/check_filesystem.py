@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -31,7 +32,12 @@ def check(
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", metavar="SECONDS", min=1, help="How long to wait for the other host.", show_default=True
+            "--wait",
+            metavar="SECONDS",
+            min=1,
+            max=86400,
+            help="How long to wait for the other host.",
+            show_default=True,
         ),
     ] = _WAIT,
     as_json: JsonOption = False,
@@ -51,6 +57,8 @@ def check(
       immutable-logs check-filesystem /scratch/me --json | jq -r '.findings[] | select(.verdict == "missing").name'
       srun -N2 --ntasks-per-node=1 immutable-logs check-filesystem /scratch/me --peer try-1
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     report = check_filesystem(directory) if peer is None else check_with_peer(directory, peer, wait=wait, tell=note)
     if report is None:
         return
@@ -60,6 +68,11 @@ def check(
         _print_report(report)
     if not report.is_fit:
         raise typer.Exit(FINDING)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    """End the command as the shell tells it of a signal, but with what it has made removed."""
+    raise SystemExit(128 + number)
 
 
 def _document(report: Report) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -103,16 +104,31 @@ def test_no_directory(run_program: RunProgram, tmp_path: Path, found: str) -> No
     assert "HINT: " in completed.stderr
 
 
-def test_ctrl_c_leaves_nothing(start_program: StartProgram, tmp_path: Path) -> None:
-    """The private directory is removed, whatever was going on in it."""
-    process = start_program("check-filesystem", tmp_path)
-    wait_for_entry(tmp_path)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_a_signal_that_ends_it_leaves_nothing(
+    program: str, plain_environ: dict[str, str], tmp_path: Path, number: int, code: int
+) -> None:
+    """The private directory is removed and no process stays, whatever was going on; as a terminal signals, to all."""
+    for pause in (0.0, 0.02, 0.06, 0.15):
+        with subprocess.Popen(
+            [program, "check-filesystem", tmp_path],
+            env=plain_environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+        ) as process:
+            wait_for_entry(tmp_path)
+            time.sleep(pause)
+            os.killpg(process.pid, number)
+            # Ends only when no process has the pipes any more.
+            _, said = process.communicate(timeout=30)
 
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert list(tmp_path.iterdir()) == []
+        assert process.returncode == code
+        assert "Traceback" not in said
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_kill_leaves_is_named(start_program: StartProgram, run_program: RunProgram, tmp_path: Path) -> None:
@@ -193,6 +209,26 @@ def test_the_first_goes_away(start_program: StartProgram, tmp_path: Path) -> Non
 
     assert first.wait(30) == 130
     assert second.returncode == 3
+    assert "the other call has ended before its time" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_goes_away(start_program: StartProgram, tmp_path: Path, number: int) -> None:
+    """The first is told by what the second leaves, and does not wait out its time either."""
+    first = start_program("check-filesystem", tmp_path, "--peer", "try")
+    meeting = wait_for_meeting(tmp_path)
+    first.send_signal(signal.SIGSTOP)
+    second = start_program("check-filesystem", tmp_path, "--peer", "try")
+    while not (meeting / "second").exists():
+        time.sleep(0.01)
+    wait_for_meeting(tmp_path, "host.second")
+    second.send_signal(number)
+    second.communicate(timeout=30)
+    first.send_signal(signal.SIGCONT)
+    _, said = first.communicate(timeout=30)
+
+    assert first.returncode == 3
     assert "the other call has ended before its time" in said
     assert list(tmp_path.iterdir()) == []
 
@@ -285,7 +321,9 @@ def test_two_clients_with_caches(
 
     assert (first.returncode, alone.returncode) == (0, 0), (said, alone.stderr)
     findings: dict[str, Any] = {each["name"]: each for each in json.loads(told)["findings"]}
-    assert verdicts(told) == {"locks on two hosts": "degraded"}
+    between = verdicts(told)
+    between.pop("appends on two hosts", None)  # SSHFS writes at the end that it knew of: lost if both append at once
+    assert between == {"locks on two hosts": "degraded"}
     assert findings["locks on two hosts"]["found"] == "each host has locks of its own"
     assert findings["new names on two hosts"]["figures"]["listed_seconds"] > 1
     assert findings["new names on two hosts"]["figures"]["asked_seconds"] < 1
