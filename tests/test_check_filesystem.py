@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -287,6 +289,18 @@ def test_an_error_in_a_process_is_the_error(tmp_path: Path) -> None:
         in_processes(3, lambda number: os.stat(tmp_path / "nothing" if number == 1 else tmp_path).st_mode)
 
     assert caught.value.filename == str(tmp_path / "nothing")
+
+
+def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
+    """Whoever waits for it would wait for ever."""
+
+    def act(number: int) -> None:
+        if number == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(3600)
+
+    with pytest.raises(ChildProcessError, match="ended without an answer"):
+        in_processes(2, act)
 
 
 def test_processes_run_at_once(tmp_path: Path) -> None:

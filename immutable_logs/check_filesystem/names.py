@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
-from typing import TYPE_CHECKING, Any, Final
+import time
+from typing import TYPE_CHECKING, Final
 
 from immutable_logs import durable_files
 from immutable_logs.check_filesystem.findings import DEGRADED, HOLDS, MISSING, Finding
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
 RACERS: Final = 4
 RACES: Final = 50
-_SWITCHES: Final = 400
 _READERS: Final = 2
+_READS: Final = 500
+_PAUSE: Final = 0.0002
+"""Seconds between two reads of a reader."""
 
 
 def check_exclusive_files(workshop: Path) -> Finding:
@@ -91,29 +95,28 @@ def check_hard_links(workshop: Path) -> Finding:
 
 
 def check_switch(workshop: Path, marks: Marks) -> Finding:
-    """Let a process rename over a name again and again while others read it: they must find the old or the new one."""
+    """Let a process rename over a name for as long as others read it: they must find the old or the new one."""
     path = workshop / "switched"
-    done = workshop / "switched-often"
     marks.put(path, "target-0")
+    done = mmap.mmap(-1, _READERS)  # one byte of each reader, shared by the processes: whether it is done
 
-    def act(number: int) -> dict[str, int]:
-        if number == 0:
-            for turn in range(1, _SWITCHES + 1):
-                private = workshop / f"switched-{turn}"
-                marks.put(private, f"target-{turn}")
-                durable_files.replace(private, path)
-            durable_files.create_exclusive(done, b"")
-            return {"reads": 0, "misses": 0}
-        return _read_until(done.exists, lambda: marks.read(path))
+    def act(number: int) -> int:
+        """Return how often a reader found nothing, or, for the last process, how often it has renamed."""
+        if number == _READERS:
+            return _switch_until(lambda: all(done[:]), path, marks)
+        try:
+            return sum(_misses(lambda: marks.read(path)) for _ in range(_READS))
+        finally:
+            done[number] = 1
 
-    readings = in_processes(1 + _READERS, act)
-    reads, misses = (sum(each[key] for each in readings) for key in ("reads", "misses"))
+    *missed, switches = in_processes(_READERS + 1, act)
+    reads, misses = _READERS * _READS, sum(missed)
     return Finding(
         "switch in one step",
         HOLDS if not misses else DEGRADED,
-        f"{misses} of {reads} reads during {_SWITCHES} renames found nothing",
+        f"{misses} of {reads} reads during {switches} renames found nothing",
         "`latest` is always there" if not misses else "a reader can miss `latest` for a moment",
-        {"switches": _SWITCHES, "reads": reads, "misses": misses},
+        {"switches": switches, "reads": reads, "misses": misses},
     )
 
 
@@ -165,19 +168,29 @@ def check_names(workshop: Path) -> Finding:
     )
 
 
-def _read_until(is_over: Callable[[], bool], read: Callable[[], Any]) -> dict[str, int]:
-    reads = misses = 0
+def _switch_until(is_over: Callable[[], bool], path: Path, marks: Marks) -> int:
+    """Rename over a name again and again, and return how often."""
+    switches = 0
     while not is_over():
-        for _ in range(20):
-            reads += 1
-            try:
-                read()
-            except OSError as error:
-                # A network client can also find that the name leads to what is gone, again and again.
-                if error.errno not in (errno.ENOENT, errno.ESTALE):
-                    raise
-                misses += 1
-    return {"reads": reads, "misses": misses}
+        switches += 1
+        private = path.with_name(f"{path.name}-{switches}")
+        marks.put(private, f"target-{switches}")
+        durable_files.replace(private, path)
+    return switches
+
+
+def _misses(read: Callable[[], object]) -> bool:
+    """Read once, and tell whether nothing was there; then let the others go on, also where there is one processor."""
+    try:
+        read()
+    except OSError as error:
+        # A network client can also find that the name leads to what is gone, again and again.
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
+        return True
+    finally:
+        time.sleep(_PAUSE)
+    return False
 
 
 def _race(

@@ -34,11 +34,11 @@ def in_processes(count: int, act: Callable[[int], Any]) -> list[Any]:
         act: Given the number of its process; returns what can be written as JSON.
 
     Raises:
-        OSError: That of the first process that ended with one.
+        OSError: That of the first process that ended with one; the others are killed.
     """
     gate_out, gate_in = os.pipe()
     children: list[tuple[int, int]] = []
-    told = []
+    results = []
     try:
         with hold_signals():  # each child must be known of before anything can end this process
             for number in range(count):
@@ -46,7 +46,7 @@ def in_processes(count: int, act: Callable[[int], Any]) -> list[Any]:
         os.close(gate_in)
         for _, answer in children:
             with os.fdopen(answer, "rb") as pipe:
-                told.append(pipe.read())
+                results.append(_result_of(pipe.read()))
     except BaseException:
         for pid, _ in children:
             os.kill(pid, signal.SIGKILL)
@@ -55,15 +55,16 @@ def in_processes(count: int, act: Callable[[int], Any]) -> list[Any]:
         os.close(gate_out)
         for pid, _ in children:
             os.waitpid(pid, 0)
-    results = []
-    for text in told:
-        if not text:
-            raise ChildProcessError("a process of the check has ended without an answer")
-        answer = json.loads(text)
-        if "errno" in answer:
-            raise OSError(answer["errno"], os.strerror(answer["errno"]), answer["filename"])
-        results.append(answer["result"])
     return results
+
+
+def _result_of(text: bytes) -> Any:  # noqa: ANN401 - JSON
+    if not text:
+        raise ChildProcessError("a process of the check has ended without an answer")
+    answer = json.loads(text)
+    if "errno" in answer:
+        raise OSError(answer["errno"], os.strerror(answer["errno"]), answer["filename"])
+    return answer["result"]
 
 
 def _fork(number: int, act: Callable[[int], Any], gate_out: int, gate_in: int) -> tuple[int, int]:
