@@ -304,8 +304,9 @@ class Experiment:
             return MISSING, "in the manifest, but its directory is gone"
         if lines.is_adopted:
             return "adopted", "brought in by a migration"
-        if isinstance(finish.get("outcome"), str):
-            return finish["outcome"], "end record"
+        outcome = _text(finish.get("outcome"))
+        if outcome is not None:
+            return outcome, "end record"
         return self._sign_of_life(lines.id)
 
     def _sign_of_life(self, run_id: str) -> tuple[str, str]:

@@ -93,7 +93,7 @@ def _run_in(text: str) -> str | None:
 
 def _read_text(layout: ExperimentLayout) -> str | None:
     try:
-        text = durable_files.read_bytes(layout.latest_text).decode("ascii", "replace").strip()
+        text = durable_files.read_bytes(layout.latest_text).strip().decode("ascii", "replace")
     except FileNotFoundError:
         return None
     return text if is_run_id(text) else None

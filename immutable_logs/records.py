@@ -114,7 +114,7 @@ def decode_object(data: bytes, path: object) -> dict[str, Any]:
         raise RecordError(str(path), "expected a JSON object, found something incomplete or damaged") from None
     if not isinstance(document, dict):
         raise RecordError(str(path), f"expected a JSON object, found {type(document).__name__}")
-    if document.get("format") != FORMAT:
+    if not is_integer(document.get("format")) or document["format"] != FORMAT:
         raise RecordError(
             str(path),
             f"expected format {FORMAT}, found {document.get('format')!r}; a newer immutable-logs may be needed",
@@ -140,14 +140,14 @@ def decode_json(data: bytes) -> object:
 
 def _is_too_deep(document: object) -> bool:
     level = [document]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [
             child
             for each in level
             if isinstance(each, (dict, list))
             for child in (each.values() if isinstance(each, dict) else each)
         ]
-    return bool(level)
+    return any(isinstance(each, (dict, list)) for each in level)
 
 
 def _parse_float(text: str) -> float | str:

@@ -19,8 +19,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
+from immutable_logs import Experiment
 from immutable_logs import run as run_module
+from immutable_logs.cli.documents import experiment_document
+from immutable_logs.errors import ImmutableLogsError
 from immutable_logs.launchers.detection import ProcessLaunch
+from tests.second_reader import read_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,6 +61,9 @@ def pytest_configure() -> None:
 HANG_GUARD = 100.0
 """Seconds after which a child is given up; no test waits that long unless something hangs."""
 
+LARGE_MANIFEST = 1 << 26
+"""Bytes from which on a manifest is left out of the comparison of readers, which would read it whole."""
+
 BROWSER_TIME = 60.0
 """Seconds until a browser that does not answer is given up."""
 
@@ -79,6 +86,43 @@ def fresh_launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(run_module, "_process_launch", ProcessLaunch())
     yield
     run_module.finish_open_runs("finished")
+
+
+@pytest.fixture(autouse=True)
+def second_opinion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the reader that was written from the specification alone see every experiment that a test leaves."""
+    yield
+    directory = getattr(request.node, "funcargs", {}).get("tmp_path")
+    if directory is not None:
+        for parent, directories, _ in os.walk(directory):
+            if "runs" in directories:
+                assert_same_runs(Path(parent))
+
+
+def assert_same_runs(experiment: Path) -> None:
+    """Compare what `immutable-logs ls --json` and `second_reader.py` make of an experiment."""
+    manifest = experiment / "runs" / "manifest.jsonl"
+    if manifest.is_file() and manifest.stat().st_size > LARGE_MANIFEST:
+        return
+    found = [
+        _runs_or_error(lambda: experiment_document(Experiment(experiment), now=time.time())["runs"]),
+        _runs_or_error(lambda: read_runs(experiment)),
+    ]
+    for run in (run for runs in found if isinstance(runs, list) for run in runs):
+        if run["status"] == "running":
+            run["duration_seconds"] = None  # up to now
+        elif run["duration_seconds"] is not None:
+            run["duration_seconds"] = pytest.approx(run["duration_seconds"], abs=0.0011)  # half a millisecond, rounded
+        for key in ("experiment", "evidence"):  # which directory was asked for, and in what words
+            run.pop(key, None)
+    assert found[0] == found[1], f"what `ls` and the second reader say of {experiment}"
+
+
+def _runs_or_error(read: Callable[[], list[Any]]) -> list[Any] | str:
+    try:
+        return read()
+    except (OSError, ImmutableLogsError):
+        return "error"
 
 
 @pytest.fixture

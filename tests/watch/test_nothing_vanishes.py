@@ -65,7 +65,9 @@ def test_nothing_vanishes_while_launches_start_end_and_are_killed(
     assert {run: statuses[run] for run, end in ends.items() if end != "killed"} == {
         run: end for run, end in ends.items() if end != "killed"
     }
-    assert Counter(ends.values()).keys() == set(ENDS)
+    # Of those that are killed, some tell nothing.
+    expected = Counter(ENDS[number % len(ENDS)] for number in range(count) for _ in range(2))
+    assert {**Counter(each["end"] for each in told), "killed": 0} == {**expected, "killed": 0}
     assert len(statuses) <= count
     assert verify_experiment(experiment_now).problems == ()
     started = [
