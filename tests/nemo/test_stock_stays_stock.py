@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
 import os
 import subprocess
@@ -108,6 +110,27 @@ def test_the_calls_reach_what_they_are_named_after(stock: Any) -> None:
     raised = {launches[-1]["raised"][0].partition(":")[0] for launches in calls.values() if "raised" in launches[-1]}
     assert len(raised) >= 10, raised
     assert len([launches for launches in calls.values() if "returned" in launches[0]]) >= 40
+
+
+def test_every_refusal_of_stock_is_among_the_calls(stock: Any) -> None:
+    """Each `raise` in a function of NeMo's module is reached by a call, so that what is compared is all there is."""
+    spec = importlib.util.find_spec("nemo")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    tree = ast.parse(Path(spec.submodule_search_locations[0], "utils", "exp_manager.py").read_text(encoding="utf-8"))
+    expected = {
+        (function.name, range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Raise)
+    }
+    assert len(expected) > 15
+    assert [
+        f"{name} {lines.start}"
+        for name, lines in sorted(expected, key=lambda each: each[1].start)
+        if not any(function == name and line in lines for function, line in stock["refusals"])
+    ] == []
 
 
 @pytest.mark.parametrize("part", ["calls", "direct calls", "functions", "compositions"])

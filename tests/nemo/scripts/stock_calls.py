@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ import nemo.utils
 import pathlib2
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 from nemo.utils import exp_manager as module
@@ -40,6 +42,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 Key = Mapping[Any, Any]
 MakeConfiguration = Callable[[Path, Key], Any]
+
+REFUSALS: list[tuple[str, int | None]] = []
+"""Where in NeMo's module every exception came up."""
 
 _QUIET: dict[Any, Any] = {"exp_dir": "exp", "create_tensorboard_logger": False, "create_checkpoint_callback": False}
 _SITE = Path(nemo.utils.__file__).parents[2]
@@ -229,6 +234,9 @@ OPTIONS = {
 
 REFUSED = {
     "an unknown key": Case(_flat(foo=1)),
+    "keys of NeMo 2 that exclude each other": Case(
+        _flat(version="v", log_local_rank_0_only=True, log_global_rank_0_only=True)
+    ),
     "a misspelt key of ours": Case(_flat(log_layot="immutable")),
     "an unknown nested key": Case(_flat(checkpoint_callback_params={"foo": 1})),
     "a key that is no text": Case(lambda here, key: {7: 1, **key}),
@@ -389,6 +397,7 @@ def observe(call: Callable[[], Any]) -> dict[str, Any]:
             result["returned"] = repr(call())
         except Exception as error:  # noqa: BLE001 - every refusal is to be compared
             result["raised"] = describe(error)
+            REFUSALS.extend(place(error))
     for logger in loggers:
         logger.removeHandler(records)
     return {
@@ -401,6 +410,12 @@ def observe(call: Callable[[], Any]) -> dict[str, Any]:
             if before.get(name) != os.environ.get(name)
         },
     }
+
+
+def place(error: BaseException) -> list[tuple[str, int | None]]:
+    """Return function and line of NeMo's module where an exception came up, if it did there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [(frame.name, frame.lineno) for frame in frames if frame.filename == module.__file__][-1:]
 
 
 def describe(error: BaseException | None) -> list[str]:
@@ -441,7 +456,33 @@ def direct_calls(key: Key) -> dict[str, Any]:
         finally:
             del os.environ["LOCAL_RANK"]
 
+    def after_hydra_changed_the_directory() -> Any:
+        here = Path.cwd()
+        with initialize_config_dir(str(here), version_base=None, job_name="app"):
+            composed = compose(return_hydra_config=True)
+        HydraConfig.instance().set_config(composed)
+        os.chdir("/")
+        try:
+            return module.exp_manager(trainer, cfg)
+        finally:
+            os.chdir(here)
+            HydraConfig.instance().cfg = None
+
+    def with_tensor_parallelism() -> Any:
+        state = AppState()
+        before, state.tensor_model_parallel_size = state.tensor_model_parallel_size, 2
+        asked = {**cfg, "create_checkpoint_callback": True, "checkpoint_callback_params": {"always_save_nemo": True}}
+        try:
+            return module.exp_manager(
+                pl.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False), asked
+            )
+        finally:
+            state.tensor_model_parallel_size = before
+
     calls: dict[str, Callable[[], Any]] = {
+        "after Hydra changed the directory": after_hydra_changed_the_directory,
+        "all files with tensor parallelism": with_tensor_parallelism,
+        "resuming without a directory": lambda: module.check_resume(trainer, ""),
         "by keywords": lambda: module.exp_manager(cfg=cfg, trainer=trainer),
         "without a configuration": lambda: module.exp_manager(trainer),
         "without arguments": module.exp_manager,
@@ -514,7 +555,7 @@ def compositions(directory: Path) -> dict[str, Any]:
 
 
 def where() -> dict[str, Any]:
-    """Tell what of this project the process can see: the one part of the document that is not to be compared."""
+    """Tell what of this project the process can see; like the lines of refusals, this is not to be compared."""
     groups = ("lightning.pytorch.callbacks_factory", "pytorch_lightning.callbacks_factory")
     return {
         "importable": [
@@ -568,7 +609,8 @@ def main(directory: Path, document: Path, key: Key) -> None:
         "compositions": compositions(directory / "conf"),
     }
     text = without_times(json.dumps(result, default=str), directory)
-    document.write_text(json.dumps({"where": where(), **json.loads(text)}, indent=1), encoding="utf-8")
+    seen = {"where": where(), "refusals": REFUSALS, **json.loads(text)}
+    document.write_text(json.dumps(seen, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
