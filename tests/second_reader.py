@@ -146,7 +146,8 @@ def time_of_id(run: str) -> dt.datetime:
 
 def format_time(moment: dt.datetime) -> str:
     """Write a time in the one form that records have."""
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    shown = min(moment, dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.timezone.utc))
+    return shown.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def read_start(line: Record | None, directory: pathlib.Path | None) -> Record:
