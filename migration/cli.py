@@ -76,8 +76,8 @@ def main() -> None:
 def _describe() -> None:
     """Bring log directories that stock NeMo left behind under the immutable layout.
 
-    Nothing is moved and nothing is copied: each old launch becomes a run directory with hard links to its files. Old
-    names stay until `finalize`. PATHs are searched for log directories, without following links below them.
+    Nothing is moved, and as a rule nothing is copied: each old launch becomes a run directory with hard links to its
+    files. Old names stay until `finalize`. PATHs are searched for log directories, without following links below them.
 
     \b
     Examples:
@@ -287,7 +287,7 @@ def _plan_document(plan: ExperimentPlan) -> dict[str, Any]:
 def _applied_words(applied: Applied) -> str:
     if not applied.has_changed:
         return "nothing to do, everything is in its run already"
-    words = f"{applied.files} files added, {applied.runs} new runs"
+    words = f"{applied.files} files added, {applied.runs} new run{'' if applied.runs == 1 else 's'}"
     if applied.symbolic:
         words += f"; {applied.symbolic} by symbolic links, since they cannot be linked hard"
     if applied.copied:

@@ -144,7 +144,7 @@ def _headline(experiment: Experiment, run: RunSummary, verdict: Verdict) -> list
     if len(suspects) == 1:
         (only,) = suspects
         lines.append(
-            f"Rank {only.rank} alone left no error, and wrote last at {only.last_time or NOTHING}"
+            f"Rank {only.rank} alone left no error, and {_last_write(only)}"
             f"{_process(experiment, run, only.rank)}: it may have been killed, as for want of memory"
         )
     elif suspects:
@@ -152,6 +152,12 @@ def _headline(experiment: Experiment, run: RunSummary, verdict: Verdict) -> list
     else:
         lines.append("Every rank wrote an error: somebody ended them, or the network failed")
     return lines
+
+
+def _last_write(silent: SilentRank) -> str:
+    if not silent.has_log:
+        return "has no log"
+    return f"wrote last at {silent.last_time or 'an unknown time'}"
 
 
 def _who(failure: Failure) -> str:

@@ -12,6 +12,7 @@ from immutable_logs.catalog import RUNNING, Experiment, RunSummary
 from immutable_logs.cli.filters import parse_since
 from immutable_logs.cli.log_output import Problems, RecordPrinter
 from immutable_logs.cli.options import HERE, ExperimentOption, ReferenceArgument
+from immutable_logs.cli.plain_text import format_ranges
 from immutable_logs.cli.terminal import note
 from immutable_logs.errors import ConfigurationError
 from immutable_logs.layout import LATEST
@@ -105,6 +106,11 @@ def show_logs(
         Problems(),
         RecordPrinter(run.id, as_json=as_json),
     )
+    if ranks is not None and not any(selection.includes(log) for log in logs):
+        note(
+            f"No log of rank {format_ranges(sorted(ranks))} in run {run.id}. "
+            "HINT: with exp_manager.log_every_rank=true each rank writes one"
+        )
     if not follow:
         printer.show(merge_logs(logs, selection, last=lines, on_problem=problems))
         return

@@ -306,6 +306,24 @@ class TestErrors:
         assert found[2].startswith("Rank 2 alone left no error, and wrote last at 2026-12-01 13:36:16")
         assert "it may have been killed" in found[2]
 
+    def test_a_killed_rank_without_a_log_has_no_last_line(
+        self, run_program: RunProgram, run_of: Callable[[str], Run], experiment: Path
+    ) -> None:
+        """As under NeMo 3, where a rank writes a log only if it is told to."""
+        run = run_of("killed")
+        (log,) = run.path.glob("nemo_log_globalrank-2_*")
+        log.unlink()
+        entry = RunLayout(run.path).rank_entry(0)
+        document = json.loads(entry.read_text(encoding="utf-8")) | {"global_rank": 2}
+        entry.with_name("rank-000002.json").write_text(json.dumps(document), encoding="utf-8")
+
+        found = lines(run_program("logs", "--errors", cwd=experiment))
+
+        assert found[2].startswith("Rank 2 alone left no error, and has no log")
+        told = run_program("logs", "--rank", "2", cwd=experiment)
+        assert told.stdout == ""
+        assert told.stderr.startswith(f"No log of rank 2 in run {run.id}. HINT: with exp_manager.log_every_rank=true")
+
     def test_the_json_object_has_the_documented_keys(
         self, run_program: RunProgram, run_of: Callable[[str], Run], experiment: Path
     ) -> None:
