@@ -77,8 +77,9 @@ def is_launcher_variable(name: str) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def fresh_launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_launch(second_opinion: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let each test begin as a process that no launcher started and that has joined no run."""
+    del second_opinion  # requested first, so that it looks when all patches are undone
     for name in [name for name in os.environ if is_launcher_variable(name)]:
         monkeypatch.delenv(name)
     # Also puts back what the code under test exports.
@@ -88,7 +89,7 @@ def fresh_launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     run_module.finish_open_runs("finished")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def second_opinion(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let the reader that was written from the specification alone see every experiment that a test leaves."""
     yield
