@@ -68,7 +68,8 @@ def test_nothing_vanishes_while_launches_start_end_and_are_killed(
     # Of those that are killed, some tell nothing.
     expected = Counter(ENDS[number % len(ENDS)] for number in range(count) for _ in range(2))
     assert {**Counter(each["end"] for each in told), "killed": 0} == {**expected, "killed": 0}
-    assert len(statuses) <= count
+    # But some have left a run.
+    assert sum(ENDS[number % len(ENDS)] != "killed" for number in range(count)) < len(statuses) <= count
     assert verify_experiment(experiment_now).problems == ()
     started = [
         record.run for record in read_manifest(ExperimentLayout.of(experiment)).records if record.event == "started"
