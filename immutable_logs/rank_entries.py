@@ -1,4 +1,4 @@
-"""Read the entries that ranks leave when they join a run."""
+"""Read the entries that ranks leave when they join a run, and write ranks in short."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from immutable_logs.process import Process
 from immutable_logs.records import RankRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from immutable_logs.layout import RunLayout
@@ -39,6 +39,17 @@ def read_rank_process(run: RunLayout, global_rank: int) -> Process | None:
         record = RankRecord.decode(durable_files.read_bytes(path), path)
         return Process(record.host, record.pid, record.boot_id, record.pid_namespace, record.start_ticks)
     return None
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in ascending order as ranges: ``0-3, 8``."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def entry_paths(run: RunLayout) -> Iterator[Path]:

@@ -12,13 +12,13 @@ from immutable_logs.catalog import RUNNING, Experiment, RunSummary
 from immutable_logs.cli.filters import parse_since
 from immutable_logs.cli.log_output import Problems, RecordPrinter
 from immutable_logs.cli.options import HERE, ExperimentOption, ReferenceArgument
-from immutable_logs.cli.plain_text import format_ranges
 from immutable_logs.cli.terminal import note
 from immutable_logs.errors import ConfigurationError
 from immutable_logs.layout import LATEST
 from immutable_logs.log_reading.log_clock import as_written, zone_of
 from immutable_logs.log_reading.log_files import LogFile, find_log_files
 from immutable_logs.log_reading.merging import Selection, merge_logs
+from immutable_logs.rank_entries import format_ranges
 
 _ENTRIES_BEFORE_FOLLOWING: Final = 20
 _MAX_RANKS: Final = 1_000_000

@@ -42,16 +42,5 @@ def format_bytes(size: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def format_ranges(numbers: list[int]) -> str:
-    """Return numbers in ascending order as ranges: ``0-3, 8``."""
-    ranges: list[tuple[int, int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-
-
 def _escape(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode("ascii")

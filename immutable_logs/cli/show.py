@@ -15,7 +15,7 @@ from immutable_logs.cli.documents import details_document
 from immutable_logs.cli.lineage_graph import draw_lineages
 from immutable_logs.cli.ls import format_age, format_duration, format_ranks, format_value, shorten_run_id
 from immutable_logs.cli.options import HERE, ExperimentOption, JsonOption, MetricsOption, ReferenceArgument
-from immutable_logs.cli.plain_text import NOTHING, format_bytes, format_ranges, harmless, harmless_lines
+from immutable_logs.cli.plain_text import NOTHING, format_bytes, harmless, harmless_lines
 from immutable_logs.cli.terminal import (
     cell,
     new_table,
@@ -26,6 +26,7 @@ from immutable_logs.cli.terminal import (
     status_style,
 )
 from immutable_logs.layout import LATEST
+from immutable_logs.rank_entries import format_ranges
 
 if TYPE_CHECKING:
     from rich.console import Console

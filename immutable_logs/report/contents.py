@@ -10,8 +10,11 @@ from immutable_logs import __version__
 from immutable_logs.catalog import MISSING, UNKNOWN
 from immutable_logs.curves import Curves, list_event_files, read_curves, require_tensorboard
 from immutable_logs.errors import ImmutableLogsError
+from immutable_logs.log_reading.failure_order import judge
+from immutable_logs.log_reading.log_clock import zone_of
+from immutable_logs.log_reading.log_files import find_log_files
 from immutable_logs.records import PRUNED
-from immutable_logs.report.first_errors import RunFailure, find_failure
+from immutable_logs.run_failure import RunFailure, find_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -109,7 +112,7 @@ def collect_contents(
     failures = []
     for run in ended_badly[:MAX_FAILURES]:
         on_progress(f"Searching the logs of {run.id}")
-        failures.append(find_failure(experiment, run))
+        failures.append(_failure(experiment, run))
     newest = next((run for run in shown if run.id == listing.latest), None) or next(
         (run for run in shown if run.status not in (PRUNED, MISSING)), None
     )
@@ -130,6 +133,14 @@ def collect_contents(
         newest=None if newest is None else experiment.describe(newest),
         steps=_steps(curves),
     )
+
+
+def _failure(experiment: Experiment, run: RunSummary) -> RunFailure:
+    try:
+        logs = find_log_files(run.path)
+    except OSError as error:
+        return RunFailure(run, judge((), {}, ()), (), {}, (f"{error.strerror}: {run.path}",))
+    return find_failure(experiment, run, logs, zone=zone_of(logs))
 
 
 def _curves(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from immutable_logs.cli.plain_text import format_ranges
 from immutable_logs.log_reading.failure_order import shorten_traceback
+from immutable_logs.rank_entries import format_ranges
 from immutable_logs.report.markup import Markup, element, lines, shorten
 from immutable_logs.report.status import draw_sign
 from immutable_logs.report.wording import counted, run_link
+from immutable_logs.run_failure import who_failed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from immutable_logs.log_reading.failure_order import Failure, SilentRank, Verdict
-    from immutable_logs.report.first_errors import RunFailure
+    from immutable_logs.log_reading.failure_order import Failure
+    from immutable_logs.run_failure import RunFailure
 
 _MAX_TEXT: Final = 4000
 _MAX_ERRORS_OF_A_RUN: Final = 5
@@ -25,38 +24,36 @@ def draw_failure(failure: RunFailure, shown: set[str]) -> Markup:
     """Return what went wrong in a run."""
     run = failure.run
     heading = element("h3", draw_sign(run.status), run_link(run.id, shown, is_short=False), f" {run.status}")
-    parts: list[Markup | None] = [heading, _draw_verdict(failure.verdict, run.evidence)]
-    if failure.verdict is not None:
-        found = failure.verdict.failures
-        parts += [_draw_error(each, is_open=each is failure.verdict.first) for each in found[:_MAX_ERRORS_OF_A_RUN]]
-        if len(found) > _MAX_ERRORS_OF_A_RUN:
-            parts.append(
-                element("p", f"{counted(len(found) - _MAX_ERRORS_OF_A_RUN, 'other error')} left out", class_="hint")
-            )
-        # Of a run without any error all ranks are silent, which says nothing of one that was interrupted.
-        if found or run.status != "interrupted":
-            parts.append(_draw_silent(failure.verdict.silent))
+    parts: list[Markup | None] = [heading, *_draw_verdict(failure)]
+    found = failure.verdict.failures
+    parts += [_draw_error(each, is_open=each is failure.verdict.first) for each in found[:_MAX_ERRORS_OF_A_RUN]]
+    if len(found) > _MAX_ERRORS_OF_A_RUN:
+        parts.append(
+            element("p", f"{counted(len(found) - _MAX_ERRORS_OF_A_RUN, 'other error')} left out", class_="hint")
+        )
+    # Of a run without any error all ranks are silent, which says nothing of one that was interrupted.
+    if found or run.status != "interrupted":
+        parts.append(_draw_silent(failure))
     parts += [element("p", f"Could not be read: {problem}", class_="hint") for problem in failure.problems]
     return element("article", *parts, class_="failure")
 
 
-def _draw_verdict(verdict: Verdict | None, evidence: str) -> Markup:
-    if verdict is None:
-        return element("p", "Its logs cannot be read.")
+def _draw_verdict(failure: RunFailure) -> list[Markup]:
+    verdict = failure.verdict
     if verdict.first is not None:
         when = f", at {verdict.first.time}" if verdict.first.time else ""
-        who = element("strong", f"{_who(verdict.first)} failed first")
+        who = element("strong", f"{shorten(who_failed(verdict.first))} failed first")
         summary = element("code", shorten(verdict.first.summary, _MAX_SUMMARY))
-        return element("p", who, f"{when}: ", summary, class_="verdict")
+        return [element("p", who, f"{when}: ", summary, class_="verdict")]
     if verdict.failures:
-        return element(
-            "p", "No rank tells what went wrong first; what follows tells only that another was gone, or was ended."
-        )
-    return element("p", f"No error in its logs ({shorten(evidence)}).")
+        return [element("p", f"{shorten(line, _MAX_SUMMARY)}.") for line in failure.explain()]
+    if failure.problems and not failure.scanned:
+        return [element("p", "Its logs cannot be read.")]
+    return [element("p", f"No error in its logs ({shorten(failure.run.evidence)}).")]
 
 
 def _draw_error(failure: Failure, *, is_open: bool) -> Markup:
-    words = f"{_who(failure)}{f' at {failure.time}' if failure.time else ''}"
+    words = f"{shorten(who_failed(failure))}{f' at {failure.time}' if failure.time else ''}"
     if failure.is_echo:
         words += ", which tells only that another rank was gone or that it was ended"
     if not failure.is_exact:
@@ -77,16 +74,14 @@ def _cut(text: str) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half:,} characters left out ...\n{text[-half:]}"
 
 
-def _draw_silent(silent: Sequence[SilentRank]) -> Markup | None:
+def _draw_silent(failure: RunFailure) -> Markup | None:
+    silent = failure.verdict.silent
     if not silent:
         return None
     ranks = shorten(format_ranges(sorted(each.rank for each in silent)))
     last = next((each for each in silent if each.last_time), None)
-    fell = "" if last is None else f"; rank {last.rank} fell silent first, at {last.last_time}"
+    fell = ""
+    if last is not None:
+        process = f" ({shorten(failure.processes[last.rank])})" if last.rank in failure.processes else ""
+        fell = f"; rank {last.rank}{process} fell silent first, at {last.last_time}"
     return element("p", f"Without an error: rank{'' if len(silent) == 1 else 's'} {ranks}{fell}", class_="hint")
-
-
-def _who(failure: Failure) -> str:
-    if not failure.ranks:
-        return shorten(", ".join(failure.files))
-    return f"Rank{'' if len(failure.ranks) == 1 else 's'} {shorten(format_ranges(list(failure.ranks)))}"

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from immutable_logs.run import Run
 from immutable_logs.run_id import format_run_id
 
 if TYPE_CHECKING:
-    from tests.conftest import Browser
+    from tests.conftest import Browser, Children
 
 RunProgram = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Run]
@@ -191,6 +193,40 @@ class TestContents:
         assert "Rank 1 failed first, at 2026-12-01 02:30:01: ValueError: loss is not a number" in told
         assert "Rank 1 failed first, at 2026-12-01 02:30:01: ValueError: loss is not a number" in page.text
         assert 'File "train.py", line 61, in <module>' in page.text
+
+    def test_a_rank_that_was_killed_is_named_with_its_process(
+        self, run_program: RunProgram, children: Children, experiment: Path
+    ) -> None:
+        """As `logs --errors` does: it leaves no error, and the other tells only that somebody was gone."""
+        code = """
+            import signal
+            from pathlib import Path
+            from immutable_logs import start_run
+            from immutable_logs.layout import RunLayout
+            run = start_run(sys.argv[1])
+            layout = RunLayout(run.path)
+            layout.rank_log(0, 0).write_text("[NeMo I 2026-12-01 02:30:00 train:40] step 24\\n")
+            layout.rank_log(1, 1).write_text(sys.argv[2])
+            report(pid=os.getpid())
+            os.kill(os.getpid(), signal.SIGKILL)
+            """
+        (told,) = children.start(code, experiment, TRACEBACK.format("Connection reset by peer")).reports(
+            status=-signal.SIGKILL
+        )
+
+        page = Page(report(run_program, experiment))
+
+        errors = run_program("logs", "-e", experiment, "--errors").stdout
+        for line in (
+            "No rank tells what went wrong first",
+            "Rank 1 wrote at 2026-12-01 02:30:01 only that another was gone, or was ended",
+            (
+                f"Rank 0 alone left no error, and wrote last at 2026-12-01 02:30:00 (process {told['pid']} on "
+                f"{socket.gethostname()} is gone): it may have been killed, as for want of memory"
+            ),
+        ):
+            assert line in errors
+            assert f"{line}." in page.text
 
     def test_the_loss_is_one_line_over_resumes_that_are_marked(
         self, run_program: RunProgram, start: Start, experiment: Path, write_events: WriteEvents

@@ -39,7 +39,17 @@ FILE_SYSTEM = {
     "run_traces",
     "tree_removal",
 }
-OPERATIONS = {"catalog", "check_filesystem", "curves", "pruning", "repair", "run", "run_comparison", "verification"}
+OPERATIONS = {
+    "catalog",
+    "check_filesystem",
+    "curves",
+    "pruning",
+    "repair",
+    "run",
+    "run_comparison",
+    "run_failure",
+    "verification",
+}
 
 HEAVY = {"nemo", "lightning", "pytorch_lightning", "lightning_fabric", "torch", "hydra", "tensorboard", "wrapt"}
 ALLOWED_WHEN_CALLED = {"immutable_logs.launchers.torchrun": {"torch"}, "immutable_logs.curves": {"tensorboard"}}
