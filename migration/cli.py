@@ -110,8 +110,9 @@ def show_plan(
     problems: list[str] = []
     stream = JsonStream() if as_json else None
     has_findings = False
-    pending = 0
+    found = pending = 0
     for experiment in _find(paths, problems):
+        found += 1
         with progress("Reading", experiment.files, is_wanted=not as_json and not shows_files) as advance:
             plan = ExperimentPlan(experiment, on_file=advance)
             if stream is None:
@@ -131,6 +132,8 @@ def show_plan(
         stream.end({"problems": problems})
     elif pending:
         typer.echo(f"{pending} files to add. Next: {PROGRAM} apply " + " ".join(harmless(path) for path in paths))
+    elif found:
+        typer.echo("Nothing to add: every file that belongs to a run is in it already")
     _end(problems, is_finding=has_findings or bool(problems))
 
 
@@ -306,6 +309,6 @@ def _print_finalization(experiment: LegacyExperiment, found: Finalization, *, is
     for line in found.notes:
         typer.echo(f"  {harmless(line)}")
     if found.objections:
-        typer.echo("  nothing is removed, for the reasons below")
+        typer.echo("  nothing is removed; the reasons are on standard error")
     elif not is_removed and found.names:
         typer.echo("  run again with --yes to remove them")

@@ -141,7 +141,7 @@ def _print_facts(console: Console, run: dict[str, Any], *, now: float) -> None:
         "Resumed by": ", ".join(run["resumed_by"]),
         "Lineage": run["lineage"],
         "Checkpoints": run["checkpoints"],
-        "Adopted from": run["adopted_from"],
+        "Adopted from": _adopted_from(run["adopted_from"]),
         "User": run["user"],
         "Command": shlex.join(str(each) for each in run["arguments"] or ()),
         "Directory": run["working_directory"],
@@ -152,6 +152,15 @@ def _print_facts(console: Console, run: dict[str, Any], *, now: float) -> None:
         if value not in (None, ""):
             text = value if value is status else cell(value)
             console.print(cell(name.ljust(_NAME_WIDTH), "bold"), text, sep="", soft_wrap=True)
+
+
+def _adopted_from(origin: object) -> object:
+    """Return where a migration found the files of a run, and how it knows, in words; the JSON output has the rest."""
+    if not isinstance(origin, Mapping):
+        return origin
+    words = f"{origin.get('log_directory')}, {origin.get('file_count')} files, {origin.get('certainty')}"
+    told = [f"{name}: {origin[name]}" for name in ("start", "end") if origin.get(name)]
+    return "; ".join([words, *told])
 
 
 def _format_moment(moment: str | None) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.migration_tool.conftest import Contents, OldTree
 
 Migrate = Callable[..., subprocess.CompletedProcess[str]]
+RunProgram = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_the_default_is_a_plan_that_changes_nothing(
@@ -57,7 +58,9 @@ def test_the_whole_way(unpack: Callable[[str], Path], migrate: Migrate) -> None:
 
     assert "24 files added, 4 new runs" in migrate("apply", path).stdout
     assert "nothing to do" in migrate("apply", path).stdout
-    assert " to add " not in migrate(path).stdout
+    planned = migrate(path).stdout
+    assert " to add " not in planned
+    assert planned.endswith("Nothing to add: every file that belongs to a run is in it already\n")
     assert "24 old files are in their runs" in migrate("verify", path).stdout
     assert "24 old names would be removed" in migrate("finalize", path).stdout
     assert (path / "run_0").exists()
@@ -67,6 +70,20 @@ def test_the_whole_way(unpack: Callable[[str], Path], migrate: Migrate) -> None:
     refused = migrate("undo", path, status=3)
     assert "`finalize` has removed old names" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_an_adopted_run_says_where_it_comes_from(
+    unpack: Callable[[str], Path], migrate: Migrate, run_program: RunProgram
+) -> None:
+    """In words that can be read at night; the JSON output has the whole record."""
+    path = unpack("3.0.0_single")
+    migrate("apply", path)
+
+    shown = run_program("show", "-e", path, "latest").stdout
+
+    (line,) = [each for each in shown.splitlines() if each.startswith("Adopted from")]
+    assert line.startswith("Adopted from  ., 6 files, by evidence; start: cmd-args.log was written then; end: ")
+    assert "{" not in line
 
 
 def test_json_of_every_command(unpack: Callable[[str], Path], migrate: Migrate) -> None:
