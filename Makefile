@@ -58,6 +58,7 @@ help:
 
 demo: $(VENV)/.project
 	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/immutable-logs demo
+	@echo "To have immutable-logs in this shell:  . $(VENV)/bin/activate"
 
 test: lint test-core test-nemo test-pythons
 

@@ -74,7 +74,8 @@ class NotAnExperimentError(ImmutableLogsError, FileNotFoundError):
         """Say what makes a directory an experiment."""
         super().__init__(
             f"{reason}: {path}\n"
-            "HINT: name the directory that holds `runs/` (for NeMo, exp_dir/name or explicit_log_dir)"
+            "HINT: name the directory that holds `runs/` (for NeMo, exp_dir/name or explicit_log_dir); "
+            "most commands take it as `-e DIRECTORY`"
         )
         self.path = path
 

@@ -88,7 +88,7 @@ def _describe(
       immutable-logs verify                        is everything on disk as it should be
       immutable-logs check-filesystem /scratch     does this mount give what the layout needs
       immutable-logs prune --keep-last 20          which runs could go, and which not
-      tail -F "$(immutable-logs path)"/nemo_log_*  for scripts
+      less "$(immutable-logs path)"/nemo_error_log.txt
 
     \b
     Exit codes:

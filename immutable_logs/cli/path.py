@@ -24,7 +24,7 @@ def print_path(
     Examples:
       immutable-logs path                       the latest run of the experiment in the current directory
       immutable-logs path latest~1 -e exp/asr   the run before it, of another experiment
-      grep -h loss "$(immutable-logs path)"/nemo_log_*
+      tail -F "$(immutable-logs path)"/lightning_logs.txt
     """
     run = Experiment(experiment).find(reference)
     if as_json:
