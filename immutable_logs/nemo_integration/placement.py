@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from immutable_logs.layout import ExperimentLayout
 from immutable_logs.nemo_integration.activation import INITIAL_NEMO_VERSION
 from immutable_logs.nemo_integration.steering import stock_function
 
@@ -81,4 +82,6 @@ def decide_placement(stock_get_log_dir: Callable[..., Any], trainer: Any, argume
     log_dir, exp_dir, name, version = asked(trainer=trainer, **{**arguments, "resume_if_exists": True})
     # `version_N` of a logger that the user made can differ between ranks, so it is no part of the experiment.
     experiment = Path(exp_dir) / str(name) if has_logger else Path(log_dir)
-    return Placement(experiment, None if is_fresh else Path(log_dir), exp_dir, name, version, is_fresh)
+    # Without `..`: stock makes every directory on the way, and finds no checkpoint through one that is not there.
+    checkpoint_home = None if is_fresh else ExperimentLayout.of(log_dir).path
+    return Placement(experiment, checkpoint_home, exp_dir, name, version, is_fresh)
