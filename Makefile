@@ -5,15 +5,16 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test proof lint format test-core test-nemo test-nemo-versions test-pythons test-one-nemo docs pictures slurm-shell clean
+.PHONY: help demo test proof lint format test-core test-nemo test-matrix test-pythons test-one-nemo docs pictures slurm-shell clean
 
 # Variables to set on the command line, as in `make test-nemo VENV=.venv-2.7.3 NEMO_VERSION=2.7.3`.
 VENV ?= .venv
 TORCH_VERSION ?= 2.13.0
 NEMO_VERSION ?= 3.0.0
 OTHER_PYTHONS ?= 3.10 3.12 3.13
-OTHER_NEMOS ?= 2.7.3 2.4.1
-OTHER_NEMO_TESTS ?= $(addprefix tests/nemo/test_,activation.py configuration.py placement.py resume_chain.py \
+# Pairs NEMO:PYTHON beside that of `make test`.
+MATRIX ?= 3.0.0:3.10 3.0.0:3.12 3.0.0:3.13 2.7.3:3.11 2.4.1:3.11
+MATRIX_TESTS ?= $(addprefix tests/nemo/test_,activation.py configuration.py placement.py resume_chain.py \
 	steering.py stock_stays_stock.py)
 PYTEST_ARGS ?=
 WORKERS ?= auto
@@ -47,7 +48,7 @@ help:
 	@echo "make format        let ruff format the code"
 	@echo "make test-core     the tests that need no NeMo"
 	@echo "make test-nemo     the tests that need NeMo and torch (NEMO_VERSION=$(NEMO_VERSION))"
-	@echo "make test-nemo-versions  the same with nemo_toolkit $(OTHER_NEMOS), each in an environment of its own"
+	@echo "make test-matrix   the tests of what touches NeMo's own code, with other pairs NEMO:PYTHON ($(MATRIX))"
 	@echo "make test-pythons  the tests that need no NeMo, with Python $(OTHER_PYTHONS)"
 	@echo "make docs          build the site of the documentation into site/, and look at it in a browser"
 	@echo "make pictures      make the pictures of the documentation again, from trainings that it starts"
@@ -83,15 +84,20 @@ test-nemo: $(VENV)/.project
 proof: $(VENV)/.project
 	$(call run_pytest,$(VENV)) -n $(WORKERS) -m proof tests
 
-# What touches NeMo's own code and can differ between its versions; OTHER_NEMO_TESTS=tests/nemo runs all tests of it but
-# those of the launchers, which are the same whatever the NeMo is.
-test-nemo-versions:
-	@for version in $(OTHER_NEMOS); do \
-		$(MAKE) --no-print-directory VENV=.venv-nemo-$$version NEMO_VERSION=$$version test-one-nemo; \
+# What touches NeMo's own code and can differ between its versions; MATRIX_TESTS=tests/nemo runs all tests of it but
+# those of the launchers, which are the same whatever the NeMo is. Each pair has an environment of its own.
+test-matrix:
+	@for pair in $(MATRIX); do \
+		nemo=$${pair%:*} version=$${pair#*:}; \
+		python="$$($(call find_python,$$version))"; \
+		if [ -z "$$python" ]; then echo "No Python $$version on the PATH or among pyenv's versions"; exit 1; fi; \
+		echo "nemo_toolkit $$nemo on Python $$version"; \
+		$(MAKE) --no-print-directory VENV=.venv-nemo-$$nemo-python-$$version NEMO_VERSION=$$nemo PYTHON="$$python" \
+			test-one-nemo; \
 	done
 
 test-one-nemo: $(VENV)/.project
-	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo/launchers tests/nemo
+	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo/launchers $(MATRIX_TESTS)
 
 docs: .venv-docs/.docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet --site-dir site
