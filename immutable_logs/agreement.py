@@ -243,7 +243,8 @@ def _create_entry(layout: ExperimentLayout, directory: Path, run_id: str, rank: 
         is_created = durable_files.create_exclusive(path, content)
     except FileNotFoundError:
         # The run is new, or it is gone: `prune` marks the file beside the claim before it takes a run.
-        if os.stat(directory / run_id).st_size > 0:
+        mark = directory / run_id
+        if durable_files.wait_until_visible(lambda: os.stat(mark), mark).st_size > 0:
             return False
         durable_files.create_directory(path.parent, like=layout.path)
         is_created = durable_files.create_exclusive(path, content)
