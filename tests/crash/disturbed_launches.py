@@ -5,10 +5,12 @@ between `immutable_logs` and `os`, does the same launch again and again, each ti
 kills it, or lets the operation fail, at the first, second, … operation. Prints one JSON object for each launch.
 
     disturbed_launches.py DIRECTORY STATE HOW [ERRNO]
+    disturbed_launches.py EXPERIMENT
 
 STATE is ``first`` (the experiment does not exist), ``used`` (two runs are there) or ``shared`` (a rank zero whose
 launch key a later launch can have too). HOW is ``before``, ``after`` or ``torn`` (killed there; ``torn`` only at
-writes), ``error`` (this operation fails) or ``errors`` (it and all later changes fail).
+writes), ``short`` (a write takes half of what it is given), ``error`` (this operation fails) or ``errors`` (it and all
+later changes fail). With nothing but an experiment it launches once there, undisturbed.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ class DisturbedOs:
             if self._how == "torn" and name == "write":
                 os.write(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self._how == "short":
+                return os.write(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
         if (step == self._at and self._how == "error") or (
             0 <= self._at <= step and self._how == "errors" and name in CHANGES
         ):
@@ -125,6 +129,9 @@ def launch_in_child(experiment: Path, at: int, how: str, number: int) -> tuple[i
 
 def main() -> None:
     """Launch undisturbed to learn the operations, then once for each of them."""
+    if len(sys.argv) == 2:
+        print(json.dumps(launch(Path(sys.argv[1]), DisturbedOs(-1, "error", 0))))
+        return
     directory, state, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     number = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     template = directory / "template"
@@ -143,7 +150,7 @@ def main() -> None:
     status, told = launch_in_child(prepare("undisturbed"), -1, how, number)
     assert status == 0, told
     for at, (operation, path) in enumerate(told["operations"]):
-        if how == "torn" and operation != "write":
+        if how in ("torn", "short") and operation != "write":
             continue
         experiment = prepare(f"{at:03d}")
         status, result = launch_in_child(experiment, at, how, number)

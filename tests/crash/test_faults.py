@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from immutable_logs import Experiment
+from immutable_logs.layout import ExperimentLayout
+from immutable_logs.manifest import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NUMBERS = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EACCES]
-HINTS = {errno.ENOSPC: "make space", errno.EROFS: "read-only", errno.EACCES: "write access"}
+NUMBERS = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.ESTALE]
+HINTS = {
+    errno.ENOSPC: "make space",
+    errno.EDQUOT: "quota",
+    errno.EROFS: "read-only",
+    errno.EACCES: "write access",
+}
 
 
 def assert_helpful(case: Any, number: int) -> None:
@@ -71,7 +78,9 @@ def test_one_failing_operation_is_an_error_before_the_run_is_joined_and_a_warnin
     assert warned >= 10
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS], ids=lambda number: errno.errorcode[number])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS], ids=lambda number: errno.errorcode[number]
+)
 def test_disk_that_stays_full_costs_a_warning_for_each_thing_that_is_not_recorded(
     disturbed_launches: Callable[..., list[Any]], assert_recovers: Callable[..., None], number: int
 ) -> None:
@@ -85,3 +94,15 @@ def test_disk_that_stays_full_costs_a_warning_for_each_thing_that_is_not_recorde
             assert len(case.told["warnings"]) == len(set(case.told["warnings"])) <= 3, case.case
             assert case.told["warnings"] or is_fully_recorded(case.experiment, case.told["joined"]), case.case
         assert_recovers(case, set())
+
+
+@pytest.mark.parametrize("state", ["first", "used"])
+def test_write_that_takes_a_part_is_continued(disturbed_launches: Callable[..., list[Any]], state: str) -> None:
+    """As on an almost full disk, or after a signal: records and lines are whole, and nobody is warned."""
+    cases = disturbed_launches(state, "short")
+    assert len(cases) > 4
+    for case in cases:
+        assert case.told is not None
+        assert case.told["warnings"] == [], case.case
+        assert is_fully_recorded(case.experiment, case.told["joined"]), case.case
+        assert read_manifest(ExperimentLayout.of(case.experiment)).damaged == 0, case.case
