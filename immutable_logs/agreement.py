@@ -36,7 +36,7 @@ from immutable_logs.errors import AgreementError, NotVisibleError
 from immutable_logs.launch import LAUNCH_ID_VARIABLE
 from immutable_logs.layout import claim
 from immutable_logs.records import RankRecord, format_time
-from immutable_logs.run_id import is_run_id
+from immutable_logs.run_id import is_cut_run_id, is_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,8 +186,8 @@ def _make_claim(candidate: str, link: Path) -> None:
 def _read_claim(link: Path) -> str:
     """Return the text of a claim.
 
-    On a mount without symbolic links the claim is a file, which is complete a moment after it is visible: an empty
-    one is read again for a while, and only one that stays empty is returned as such.
+    On a mount without symbolic links the claim is a file, which is complete a moment after it is visible: a cut
+    one is read again for a while, and one that stays so, since its maker was killed, is empty text.
     """
     try:
         return durable_files.read_link(link)
@@ -196,10 +196,10 @@ def _read_claim(link: Path) -> str:
             raise
 
     def read_complete() -> str:
-        content = durable_files.read_bytes(link)
-        if not content:
+        text = durable_files.read_bytes(link).decode("ascii", "replace")
+        if is_cut_run_id(text):
             raise FileNotFoundError
-        return content.decode("ascii", "replace")
+        return text
 
     try:
         return durable_files.wait_until_visible(read_complete, link, timeout=5.0)

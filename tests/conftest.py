@@ -49,6 +49,20 @@ _LAUNCHER_NAMES = frozenset(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that says what the file system under the temporary directories has not."""
+    parser.addoption("--mount-lacks", default="", help="leave out the tests that need one of these, with commas")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that need what the file system has not."""
+    lacking = set(config.getoption("--mount-lacks").split(","))
+    lost = [item for item in items if any(lacking.intersection(mark.args) for mark in item.iter_markers("needs"))]
+    if lost:
+        config.hook.pytest_deselected(items=lost)
+        items[:] = [item for item in items if item not in lost]
+
+
 def pytest_configure() -> None:
     """Let Ctrl-C reach the children that tests send it to.
 
@@ -124,6 +138,19 @@ def _runs_or_error(read: Callable[[], list[Any]]) -> list[Any] | str:
         return read()
     except (OSError, ImmutableLogsError):
         return "error"
+
+
+def shown_by_latest(experiment: Path) -> Path | None:
+    """Return the run directory that a user finds by `latest`, or by `runs/latest.txt` where the mount has no links."""
+    latest = experiment / "latest"
+    if os.path.lexists(latest):
+        return latest.resolve()
+    text = experiment / "runs" / "latest.txt"
+    if not text.exists():
+        return None
+    with pytest.raises(OSError, match="not"):
+        (experiment / "a link").symlink_to("runs")  # the file is for mounts without links alone
+    return experiment.resolve() / "runs" / text.read_text(encoding="ascii").strip()
 
 
 @pytest.fixture
@@ -286,14 +313,15 @@ def watched() -> Callable[..., AbstractContextManager[list[Any]]]:
 def snapshot_of(directory: Path) -> dict[str, int]:
     """Return every name below a directory and the inode behind it, links not followed.
 
-    Left out are the two names that the layout lets go: `latest` itself leads elsewhere after a switch, and the private
-    name of the next `latest` lives for the moment of the switch.
+    Left out are the names that the layout lets go: `latest` itself, or `runs/latest.txt` in its place, leads elsewhere
+    after a switch, and the private name of the next one lives for the moment of the switch.
     """
+    switched = {directory / "latest", directory / "runs" / "latest.txt"}
     names = {}
     for parent, directories, files in os.walk(directory):
         for name in (*directories, *files):
             path = Path(parent, name)
-            if path != directory / "latest" and not (path.parent.name == ".latest" and name.endswith(".link")):
+            if path not in switched and not (path.parent.name == ".latest" and name.endswith((".link", ".txt"))):
                 names[str(path.relative_to(directory))] = path.lstat().st_ino
     return names
 
@@ -477,6 +505,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
     finally:
         started.close()
+
+
+def keeps_links_back() -> bool:
+    """Tell whether SSHFS does not say where links lead that are absolute or go up, as some versions do."""
+    command = ["sshfs", "--help"]
+    if shutil.which(command[0]) is None:
+        return False
+    return b"contain_symlinks" in subprocess.run(command, capture_output=True, check=False).stdout
 
 
 @pytest.fixture

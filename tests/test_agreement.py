@@ -90,6 +90,7 @@ def test_rank_entry_is_in_the_run_when_a_rank_returns(cluster: Cluster) -> None:
     assert document["nonce"] == "nonce0"
 
 
+@pytest.mark.needs("links")
 def test_claim_leads_to_an_empty_file_beside_it(cluster: Cluster) -> None:
     """A claim is no second way into the run for `rsync -L` or TensorBoard, and never dangles."""
     joined = cluster.join()
@@ -178,6 +179,7 @@ def test_many_threads_agree(cluster: Cluster) -> None:
     assert len(set(joined)) == 1
 
 
+@pytest.mark.needs("links")
 @pytest.mark.parametrize(
     "text", ["../../elsewhere", "/etc/passwd", "latest", "2026-12-01_02-28-15Z_k3v9q/..", "run_0"]
 )
@@ -206,6 +208,7 @@ def test_pruned_run_is_passed_over(cluster: Cluster) -> None:
     assert not run.path.exists()
 
 
+@pytest.mark.needs("links")
 def test_run_that_was_claimed_but_never_made_is_made(cluster: Cluster) -> None:
     """A rank killed after its claim leaves a name, which the other ranks of the launch fill."""
     cluster.claims.mkdir(parents=True)
@@ -224,6 +227,7 @@ def age_claim(cluster: Cluster, seconds: float, *, generation: int = 1) -> None:
     os.utime(link, (written, written), follow_symlinks=False)
 
 
+@pytest.mark.needs("times of links")
 def test_shared_key_passes_over_an_old_claim(cluster: Cluster) -> None:
     """After the join window the claim of a key that two launches can share is an earlier launch's."""
     cluster.unique = False
@@ -335,12 +339,13 @@ def test_file_claim_that_is_still_empty_is_read_again(cluster: Cluster, monkeypa
     assert cluster.join() == Joined(run_id, 1)
 
 
-def test_file_claim_that_stays_empty_is_passed_over_when_it_is_old(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("text", ["", "2026-12-01_02"])
+def test_file_claim_that_stays_cut_is_passed_over_when_it_is_old(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """Whoever made it was killed before it wrote the run id, and every rank comes to the same conclusion."""
     cluster.claims.mkdir(parents=True)
-    claim(cluster.claims, 1).touch()
+    claim(cluster.claims, 1).write_text(text)
     age_claim(cluster, 120.0)
     monkeypatch.setattr(durable_files, "time", NoWait())
 
@@ -348,12 +353,13 @@ def test_file_claim_that_stays_empty_is_passed_over_when_it_is_old(
     assert cluster.join(2).generation == 2
 
 
-def test_file_claim_that_was_made_just_now_and_stays_empty_is_an_error(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("text", ["", "2026-12-01_02"])
+def test_file_claim_that_was_made_just_now_and_stays_cut_is_an_error(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """Passing over it could split the launch: its maker may be about to write."""
     cluster.claims.mkdir(parents=True)
-    claim(cluster.claims, 1).touch()
+    claim(cluster.claims, 1).write_text(text)
     monkeypatch.setattr(durable_files, "time", NoWait())
 
     with pytest.raises(AgreementError, match="expected a run id in the claim, found ''"):
@@ -447,6 +453,7 @@ def test_generations_end_somewhere(cluster: Cluster, monkeypatch: pytest.MonkeyP
         cluster.join()
 
 
+@pytest.mark.needs("times of links")
 def test_passed_over_generations_end_somewhere(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """So does a long row of claims that are passed over."""
     monkeypatch.setattr(agreement, "_MAX_GENERATIONS", 3)

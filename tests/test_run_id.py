@@ -7,7 +7,7 @@ import time
 import pytest
 
 from immutable_logs.errors import InvalidRunIdError
-from immutable_logs.run_id import RANDOM_BYTES, format_run_id, is_run_id, parse_run_time
+from immutable_logs.run_id import RANDOM_BYTES, format_run_id, is_cut_run_id, is_run_id, parse_run_time
 
 EXAMPLE = "2026-12-01_02-28-15Z_k3v9q"
 
@@ -88,6 +88,13 @@ def test_other_texts_are_no_run_ids(text: str) -> None:
     with pytest.raises(InvalidRunIdError) as caught:
         parse_run_time(text)
     assert caught.value.text == text
+
+
+def test_beginning_of_a_run_id_is_told_from_other_texts() -> None:
+    """A write that was cut is finished by nobody; what somebody else wrote there is something else."""
+    whole = format_run_id(1796092095.0, bytes(8))
+    assert all(is_cut_run_id(whole[:length]) for length in range(len(whole)))
+    assert not any(is_cut_run_id(text) for text in (whole, f"{whole}x", "mine\n", "2026-12-01T", "run_0"))
 
 
 def test_impossible_time_is_no_time() -> None:

@@ -634,10 +634,11 @@ class TestClaims:
         assert (finding.severity, finding.path.rpartition("/")[2]) == ("problem", "2")
         assert repr(text) in finding.message
 
-    def test_a_claim_that_was_cut_by_a_kill(self, case: Case) -> None:
-        """On a mount without links it is a file, and empty for a moment."""
+    @pytest.mark.parametrize("text", ["", "2026-12-01_02"])
+    def test_a_claim_that_was_cut_by_a_kill(self, case: Case, text: str) -> None:
+        """On a mount without links it is a file, and not complete for a moment."""
         case.finish()
-        (case.claim_directory() / "2").touch()
+        (case.claim_directory() / "2").write_text(text)
 
         assert case.only("claim-unfinished").severity == "leftover"
 

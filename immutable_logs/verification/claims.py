@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from immutable_logs import durable_files
 from immutable_logs.launch import LAUNCH_ID_VARIABLE
 from immutable_logs.layout import claim
-from immutable_logs.run_id import is_run_id
+from immutable_logs.run_id import is_cut_run_id, is_run_id
 from immutable_logs.verification.findings import LEFTOVER, PROBLEM, Finding
 from immutable_logs.verification.late_ranks import Entry, Generation, LateRank, find_late_ranks, lacks_ranks
 
@@ -103,14 +103,18 @@ def _read_launch(directory: Path) -> _Launch:
 
 
 def _read_claim(path: Path) -> str:
-    """Return the text of a claim, which is a file on a mount without symbolic links; nobody is waited for."""
+    """Return the text of a claim, which is a file on a mount without symbolic links; nobody is waited for.
+
+    A file with no more than the beginning of a run id was never finished: it is empty text, as for a rank.
+    """
     try:
         return durable_files.read_link(path)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
     try:
-        return durable_files.read_bytes(path).decode("utf-8", "replace")
+        text = durable_files.read_bytes(path).decode("utf-8", "replace")
+        return "" if is_cut_run_id(text) else text
     except IsADirectoryError:
         return "(a directory)"
     except OSError as error:
@@ -231,8 +235,8 @@ def _untrusted(state: ExperimentState, path: Path, text: str) -> Finding:
             LEFTOVER,
             state.relative(path),
             None,
-            "the claim is an empty file: a rank was killed while it wrote the claim, on a mount without symbolic "
-            "links. Ranks pass it over after a minute",
+            "the claim is a file without a whole run id: a rank was killed while it wrote the claim, on a mount "
+            "without symbolic links. Ranks pass it over after a minute",
         )
     return Finding(
         "claim-untrusted",
