@@ -11,13 +11,14 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from immutable_logs.durable_files import UNTOLD_LINK, read_link
 from immutable_logs.errors import ImmutableLogsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from immutable_logs.layout import ExperimentLayout, RunLayout
 
@@ -235,6 +236,16 @@ def curve_sources(layout: ExperimentLayout, runs: Sequence[str], *, per_run: boo
         linked = _linked_runs(layout.lineage(name))
         if linked:
             yield name, sorted(linked & order.keys(), key=order.__getitem__)
+
+
+def is_untold(layout: ExperimentLayout) -> bool:
+    """Tell whether the mount keeps back where the links of ``tensorboard/`` lead: nothing can follow them then."""
+    with suppress(OSError), os.scandir(layout.tensorboard) as lineages:
+        for lineage in lineages:
+            with suppress(OSError), os.scandir(lineage) as entries:
+                if any(entry.is_symlink() and read_link(Path(entry.path)) == UNTOLD_LINK for entry in entries):
+                    return True
+    return False
 
 
 def _linked_runs(directory: Path) -> set[str]:

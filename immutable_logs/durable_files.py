@@ -31,6 +31,9 @@ VISIBILITY_TIMEOUT: Final = 75.0
 _NO_SYMLINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, 524})
 """What `symlink` answers on a mount that has none; 524 is the kernel's ENOTSUPP, which some NFS servers let out."""
 
+UNTOLD_LINK: Final = "(a link that the mount does not tell)"
+"""Stands for the text of a link that cannot be read."""
+
 _NO_HARD_LINKS: Final = _NO_SYMLINKS | {errno.EXDEV, errno.EMLINK, errno.EACCES}
 """What `link` answers across file systems, for a file of somebody else that cannot be written, after too many."""
 
@@ -109,8 +112,17 @@ def is_without_hard_links(error: OSError) -> bool:
 
 
 def read_link(path: Path) -> str:
-    """Return the text of a symbolic link; ESTALE is retried once."""
-    return _retry_stale(lambda: os.readlink(path))
+    """Return the text of a symbolic link; ESTALE is retried once.
+
+    SSHFS refuses with EPERM to tell of a link that leads out of the mount: the text is `UNTOLD_LINK` then, which leads
+    to nothing of ours either.
+    """
+    try:
+        return _retry_stale(lambda: os.readlink(path))
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            return UNTOLD_LINK
+        raise
 
 
 def read_bytes(path: Path) -> bytes:

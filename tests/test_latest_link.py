@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from immutable_logs import durable_files
+from immutable_logs import Experiment, durable_files, start_run
 from immutable_logs.latest_link import read_latest, switch_latest
 from immutable_logs.layout import ExperimentLayout
 
@@ -27,6 +27,7 @@ def layout(experiment: Path) -> ExperimentLayout:
     return layout
 
 
+@pytest.mark.needs("links")
 def test_first_link_is_made_in_one_step(layout: ExperimentLayout) -> None:
     """It is relative and leads to the run."""
     assert read_latest(layout) is None
@@ -37,6 +38,7 @@ def test_first_link_is_made_in_one_step(layout: ExperimentLayout) -> None:
     assert read_latest(layout) == RUN
 
 
+@pytest.mark.needs("links")
 def test_switched_link_leads_to_the_next_run(layout: ExperimentLayout) -> None:
     """The private name under which the next link was made is gone."""
     switch_latest(layout, RUN, unique="u")
@@ -46,6 +48,7 @@ def test_switched_link_leads_to_the_next_run(layout: ExperimentLayout) -> None:
     assert [path.name for path in layout.latest_workshop.iterdir()] == ["runs"]
 
 
+@pytest.mark.needs("links")
 def test_link_in_the_making_does_not_dangle(layout: ExperimentLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill just before the rename leaves a private link that leads to an empty file."""
     switch_latest(layout, RUN, unique="u")
@@ -61,6 +64,7 @@ def test_link_in_the_making_does_not_dangle(layout: ExperimentLayout, monkeypatc
     assert read_latest(layout) == RUN
 
 
+@pytest.mark.needs("links")
 def test_tree_that_is_moved_keeps_its_latest(layout: ExperimentLayout, tmp_path: Path) -> None:
     """The next container mounts the tree elsewhere."""
     switch_latest(layout, RUN, unique="u")
@@ -69,6 +73,7 @@ def test_tree_that_is_moved_keeps_its_latest(layout: ExperimentLayout, tmp_path:
     assert (tmp_path / "moved" / "latest").resolve() == tmp_path / "moved" / "runs" / RUN
 
 
+@pytest.mark.needs("links")
 def test_link_of_ours_that_dangles_is_switched(layout: ExperimentLayout) -> None:
     """The run that it showed was removed by hand."""
     switch_latest(layout, RUN, unique="u")
@@ -78,6 +83,7 @@ def test_link_of_ours_that_dangles_is_switched(layout: ExperimentLayout) -> None
     assert layout.latest.resolve() == layout.run(NEXT).path
 
 
+@pytest.mark.needs("links")
 @pytest.mark.parametrize(
     "kind", ["directory", "file", "link elsewhere", "absolute link", "link to a run below another"]
 )
@@ -167,3 +173,26 @@ def test_refused_switch_is_the_callers_to_report(layout: ExperimentLayout, monke
     with pytest.raises(OSError, match="full"):
         switch_latest(layout, RUN, unique="u")
     assert not os.path.lexists(layout.latest)
+
+
+@pytest.mark.needs("links")
+def test_link_that_the_mount_does_not_tell_is_none_of_ours(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SSHFS says EPERM for a link that leads out of it: `latest` is the user's then, and nothing else stops."""
+    readlink = os.readlink
+
+    def refuse(path: Path | str) -> str:
+        if readlink(path).startswith("/"):
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", refuse)
+    start_run(experiment).finish()
+    (experiment / "latest").unlink()
+    (experiment / "latest").symlink_to("/elsewhere")
+    run = start_run(experiment)
+
+    assert durable_files.read_link(experiment / "latest") == durable_files.UNTOLD_LINK
+    assert ["is not a link to a run" in record.getMessage() for record in caplog.records] == [True]
+    assert run.id in {each.id for each in Experiment(experiment).runs()}

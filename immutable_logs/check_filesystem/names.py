@@ -39,8 +39,8 @@ def check_exclusive_files(workshop: Path) -> Finding:
 
 
 def check_symbolic_links(workshop: Path) -> Finding:
-    """Make a symbolic link and read it."""
-    path = workshop / "link"
+    """Make a symbolic link and read it, then one that leads through ``..``, as those in ``tensorboard/`` do."""
+    path, inner = workshop / "link", workshop / "inner" / "link"
     try:
         durable_files.create_link("target", path)
     except OSError as error:
@@ -55,6 +55,16 @@ def check_symbolic_links(workshop: Path) -> Finding:
     found = durable_files.read_link(path)
     if found != "target":
         return Finding("symbolic links", MISSING, f"{found!r} is read where 'target' was written", "claims are lost")
+    inner.parent.mkdir()
+    durable_files.create_link("../link", inner)
+    if durable_files.read_link(inner) == durable_files.UNTOLD_LINK:
+        return Finding(
+            "symbolic links",
+            DEGRADED,
+            "those that lead through `..` cannot be followed",
+            "claims and `latest` are links; tensorboard/ cannot be read through this mount (SSHFS: mount with "
+            "-o no_contain_symlinks)",
+        )
     return Finding("symbolic links", HOLDS, "made and read", "claims and `latest` are links")
 
 

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from immutable_logs import durable_files
+
 _MAX_COUNTED: Final = 10_000
 """Files in one directory that are looked at: a distributed checkpoint can have more than anyone wants to wait for."""
 
@@ -28,7 +30,7 @@ def list_run_files(path: Path) -> list[dict[str, Any]]:
 
 def _describe(entry: os.DirEntry[str]) -> dict[str, Any]:
     if entry.is_symlink():
-        return {"name": entry.name, "kind": "link", "bytes": None, "target": os.readlink(entry.path)}
+        return {"name": entry.name, "kind": "link", "bytes": None, "target": durable_files.read_link(Path(entry.path))}
     if entry.is_dir():
         return {"name": entry.name, "kind": "directory", **_measure(Path(entry.path))}
     return {

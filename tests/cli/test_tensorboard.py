@@ -18,6 +18,7 @@ import pytest
 
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.run import Run
+from tests.conftest import keeps_links_back
 
 RunProgram = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Run]
@@ -95,6 +96,22 @@ class TestDirectory:
 
         assert "--per-run shows them" in run_program("tensorboard", experiment).stderr
         assert run_program("tensorboard", experiment, "--per-run").stderr == ""
+
+    @pytest.mark.proof
+    @pytest.mark.skipif(not keeps_links_back(), reason="this SSHFS follows every link")
+    def test_links_that_the_mount_does_not_follow_are_told(
+        self, run_on_mount: RunProgram, program: str, resumed: list[Run], experiment: Path, tmp_path: Path
+    ) -> None:
+        """SSHFS keeps back where a link leads that goes up, unless it is told otherwise; `runs/` can be read."""
+        script = 'cp -a "$1" "$2/exp" && "$0" tensorboard "$2/exp" && "$0" tensorboard "$2/exp" --per-run --json'
+        mount = tmp_path / "mount"
+        completed = run_on_mount("sshfs", mount, "bash", "-c", script, program, experiment, mount, timeout=100)
+
+        directory, _, document = completed.stdout.partition("\n")
+        assert (completed.returncode, directory) == (0, f"{mount}/exp/tensorboard"), completed.stderr
+        assert "does not follow the links" in completed.stderr
+        assert "-o no_contain_symlinks" in completed.stderr
+        assert [each["runs"] for each in json.loads(document)["curves"]] == [[run.id] for run in resumed]
 
     def test_a_directory_that_is_no_experiment_is_wrong_use(self, run_program: RunProgram, tmp_path: Path) -> None:
         """Nothing is printed that a script could pass on."""
