@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test proof lint format test-core test-nemo test-matrix test-pythons test-one-nemo docs pictures slurm-shell clean
+.PHONY: help demo test proof lint format test-core test-nemo test-mounts test-matrix test-pythons test-one-nemo docs pictures slurm-shell clean
 
 # Variables to set on the command line, as in `make test-nemo VENV=.venv-2.7.3 NEMO_VERSION=2.7.3`.
 VENV ?= .venv
@@ -16,6 +16,8 @@ OTHER_PYTHONS ?= 3.10 3.12 3.13
 MATRIX ?= 3.0.0:3.10 3.0.0:3.12 3.0.0:3.13 2.7.3:3.11 2.4.1:3.11
 MATRIX_TESTS ?= $(addprefix tests/nemo/test_,activation.py configuration.py placement.py resume_chain.py \
 	steering.py stock_stays_stock.py)
+MOUNTS ?= ext4 xfs btrfs tmpfs overlay sshfs-following
+CORE_TESTS ?= tests/test_*.py $(addprefix tests/,concurrency crash hostile launchers log_reading model watch)
 PYTEST_ARGS ?=
 WORKERS ?= auto
 
@@ -49,6 +51,7 @@ help:
 	@echo "make test-core     the tests that need no NeMo"
 	@echo "make test-nemo     the tests that need NeMo and torch (NEMO_VERSION=$(NEMO_VERSION))"
 	@echo "make test-matrix   the tests of what touches NeMo's own code, with other pairs NEMO:PYTHON ($(MATRIX))"
+	@echo "make test-mounts   the tests of the core, as root, on real file systems ($(MOUNTS))"
 	@echo "make test-pythons  the tests that need no NeMo, with Python $(OTHER_PYTHONS)"
 	@echo "make docs          build the site of the documentation into site/, and look at it in a browser"
 	@echo "make pictures      make the pictures of the documentation again, from trainings that it starts"
@@ -83,6 +86,19 @@ test-nemo: $(VENV)/.project
 # As root it mounts file systems on loop devices; what cannot be mounted is named at the end, as a skipped test.
 proof: $(VENV)/.project
 	$(call run_pytest,$(VENV)) -n $(WORKERS) -m proof tests
+
+# The tests of the core on real file systems, with all that they write; as root. What some of these lack is named in
+# tests/mounts/test_core_on_mounts.py, which `make proof` runs; exFAT is there only: it has too little for the rest.
+test-mounts: $(VENV)/.project
+	@for kind in $(MOUNTS); do \
+		lacks=""; if [ "$$kind" = sshfs-following ]; then lacks="times of links"; fi; \
+		scratch="$$(mktemp -d)"; mkdir "$$scratch/mount"; \
+		echo "The core suite on $$kind"; \
+		$(VENV)/bin/python tests/mounts/on_mount.py "$$kind" "$$scratch/mount" \
+			env PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGS) -n $(WORKERS) -p no:cacheprovider \
+			--basetemp "$$scratch/mount/tests" --mount-lacks "$$lacks" $(CORE_TESTS); \
+		rm -rf "$$scratch"; \
+	done
 
 # What touches NeMo's own code and can differ between its versions; MATRIX_TESTS=tests/nemo runs all tests of it but
 # those of the launchers, which are the same whatever the NeMo is. Each pair has an environment of its own.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from immutable_logs import Experiment, start_run
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.manifest import read_manifest
+from tests.conftest import shown_by_latest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,9 +119,9 @@ def test_late_rank_zero_is_not_waited_for(experiment: Path, children: Children) 
 
     assert late.popen.poll() is None
     assert max(report["seconds"] for report in reports) < 4.0
-    assert not (experiment / "latest").exists()
+    assert shown_by_latest(experiment) is None
     assert {report["path"] for report in reports} == {late.report()["path"]}
-    assert (experiment / "latest" / "run.json").is_file()
+    assert Experiment(experiment).latest is not None
 
 
 def test_rank_zero_that_never_comes_stops_nobody(experiment: Path, children: Children) -> None:
@@ -141,7 +141,7 @@ def test_rank_zero_that_never_comes_stops_nobody(experiment: Path, children: Chi
     assert paths == {str(run.path)}
     assert len(list(run.path.glob("nemo_log_*"))) == 3
     assert run.ranks_joined == 3
-    assert not os.path.lexists(experiment / "latest")
+    assert shown_by_latest(experiment) is None
 
     following = start_run(experiment)
     assert {each.id for each in Experiment(experiment).runs()} == {run.id, following.id}

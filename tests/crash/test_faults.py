@@ -11,6 +11,7 @@ import pytest
 from immutable_logs import Experiment
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.manifest import read_manifest
+from tests.conftest import shown_by_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +38,7 @@ def assert_helpful(case: Any, number: int) -> None:
 def is_fully_recorded(experiment: Path, run_id: str) -> bool:
     """Tell whether the records, the manifest and `latest` show a run that has finished."""
     run = next(run for run in Experiment(experiment).runs() if run.id == run_id)
-    latest = experiment / "latest"
-    return run.status == "finished" and run.evidence == "end record" and latest.resolve() == run.path
+    return run.status == "finished" and run.evidence == "end record" and shown_by_latest(experiment) == run.path
 
 
 @pytest.mark.parametrize(

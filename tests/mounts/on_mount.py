@@ -15,17 +15,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 CANNOT_MOUNT = 77
-IMAGE_BYTES = 1 << 30
+IMAGE_BYTES = 8 << 30
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
 
 DISKS = {
-    "ext4": ["mkfs.ext4", "-q"],
+    "ext4": ["mkfs.ext4", "-q", "-i", "8192"],  # enough files for a thousand ranks
     "xfs": ["mkfs.xfs", "-q"],
     "btrfs": ["mkfs.btrfs", "-q"],
     "exfat": ["mkfs.exfat"],
 }
 MEMORY = {"tmpfs": "mode=755", "read-only": "ro", "full": "size=64k"}
-KINDS = (*DISKS, *MEMORY, "overlay", "sshfs")
+KINDS = (*DISKS, *MEMORY, "overlay", "sshfs", "sshfs-following")
 
 
 def call(*command: object) -> str:
@@ -97,15 +97,21 @@ def overlay(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def sshfs(directory: Path) -> Iterator[None]:
-    """Mount a directory beside it through SFTP; what the other side of it does not see is what SSHFS caches."""
+def sshfs(directory: Path, *, follows_links: bool = False) -> Iterator[None]:
+    """Mount a directory beside it through SFTP; what the other side of it does not see is what SSHFS caches.
+
+    Some versions do not say where a link leads that is absolute or goes up, unless they are told to.
+    """
+    options = "passive,dcache_timeout=4"
+    if follows_links and "contain_symlinks" in call("sshfs", "--help"):
+        options += ",no_contain_symlinks"
     source = directory.with_name(f"{directory.name}.source")
     source.mkdir(exist_ok=True)
     to_server, to_client = os.pipe(), os.pipe()
     with (
         subprocess.Popen([SFTP_SERVER], stdin=to_server[0], stdout=to_client[1]),
         subprocess.Popen(
-            ["sshfs", "-f", "-o", "passive,dcache_timeout=4", f":{source}", str(directory)],
+            ["sshfs", "-f", "-o", options, f":{source}", str(directory)],
             stdin=to_client[0],
             stdout=to_server[1],
         ) as client,
@@ -132,8 +138,10 @@ def mounted(kind: str, directory: Path) -> Iterator[None]:
             stack.enter_context(full(directory))
         elif kind in MEMORY:
             stack.enter_context(mounted_memory(directory, MEMORY[kind]))
+        elif kind == "overlay":
+            stack.enter_context(overlay(directory))
         else:
-            stack.enter_context({"overlay": overlay, "sshfs": sshfs}[kind](directory))
+            stack.enter_context(sshfs(directory, follows_links=kind == "sshfs-following"))
         yield
 
 
