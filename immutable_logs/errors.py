@@ -6,6 +6,7 @@ who do not know this package still catch what they expect. Attributes survive pi
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ class ImmutableLogsError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message and the attributes, whatever the signature of `__init__`."""
         return _restore, (type(self), self.args), self.__dict__
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return the system's words and the name they are about; a call on an open directory knows its number alone."""
+    if isinstance(error, ImmutableLogsError) or not error.strerror:
+        return str(error)
+    if error.filename is None or isinstance(error.filename, int):
+        return error.strerror
+    return f"{error.strerror}: {os.fsdecode(error.filename)}"
 
 
 def _restore(kind: type[ImmutableLogsError], args: tuple[Any, ...]) -> ImmutableLogsError:

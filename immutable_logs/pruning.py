@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from immutable_logs import durable_files
-from immutable_logs.errors import ManifestBusyError, RemovalError
+from immutable_logs.errors import ManifestBusyError, RemovalError, describe_os_error
 from immutable_logs.manifest import LOCK_TIMEOUT, manifest_lock, read_manifest
 from immutable_logs.records import PRUNED, ManifestRecord, format_time, parse_time
 from immutable_logs.retention import QUIET_TIME, Conditions, Contents, Decision, decide_retention
@@ -146,7 +146,7 @@ class _Prune:
                 try:
                     self._remove(run, needed)  # 5 to 7
                 except OSError as error:
-                    problem = _describe(error)
+                    problem = describe_os_error(error)
             if problem is not None:
                 self._needed_by_what_failed.add(run.resumed_from)
             yield Result(decision, PRUNED if problem is None else UNFINISHED, problem)
@@ -191,7 +191,7 @@ class _Prune:
                 try:
                     self._mark(decision.run.id)
                 except OSError as error:
-                    problems[decision.run.id] = _describe(error)
+                    problems[decision.run.id] = describe_os_error(error)
         for decision in decided:
             if not decision.is_taken and looks[decision.run.id].tree is None and decision.reason != _TAKEN_BY_ANOTHER:
                 problems[decision.run.id] = decision.reason
@@ -277,9 +277,3 @@ def _decide(
 ) -> list[Decision]:
     present = directories_of_runs(experiment.layout)
     return decide_retention(listing.runs, conditions, latest=listing.latest, present=present, look_into=look, now=now)
-
-
-def _describe(error: OSError) -> str:
-    if isinstance(error, RemovalError) or not error.strerror:
-        return str(error)
-    return error.strerror if error.filename is None else f"{error.strerror}: {os.fsdecode(error.filename)}"

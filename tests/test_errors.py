@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import pickle
 from pathlib import Path
 
@@ -75,3 +76,18 @@ def test_long_text_is_cut_in_the_message_but_kept_in_the_attribute() -> None:
 
     assert len(str(error)) < 300
     assert len(error.text) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/a/file"), "No space left on device: /a/file"),
+        (OSError(errno.ENOENT, "No such file or directory", b"/caf\xe9"), "No such file or directory: /caf\udce9"),
+        (OSError(errno.ESTALE, "Stale file handle", 3), "Stale file handle"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (OSError("in words alone"), "in words alone"),
+    ],
+)
+def test_an_error_of_the_system_is_told_with_its_name(error: OSError, text: str) -> None:
+    """Whatever stands for the name: bytes, or the number of an open directory, which nobody can look up."""
+    assert errors.describe_os_error(error) == text

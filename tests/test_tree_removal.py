@@ -251,6 +251,23 @@ def test_many_at_once_are_as_good_as_one(tmp_path: Path) -> None:
     assert not root.exists()
 
 
+def test_a_directory_that_another_host_removes_meanwhile_is_fine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS and SSHFS say of an open directory that its handle is stale; with it goes all that is left to do."""
+    identity = measure_tree(tree).identity
+    real = os.listdir
+
+    def remove_first(directory: int) -> list[str]:
+        if real(directory) == real(tree / "deep"):
+            shutil.rmtree(tree)
+            raise OSError(errno.ESTALE, "Stale file handle", directory)
+        return real(directory)
+
+    monkeypatch.setattr(os, "listdir", remove_first)
+    remove_tree(tree, identity=identity, not_after=LIMIT)
+
+    assert not tree.exists()
+
+
 def test_a_swapped_directory_leads_nobody_elsewhere(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at a directory and its opening it becomes a link: that is refused."""
     outside = tree.parent / "outside"

@@ -21,6 +21,7 @@ from immutable_logs.errors import (
     InvalidRunIdError,
     NotAnExperimentError,
     UnknownRunError,
+    describe_os_error,
 )
 
 if TYPE_CHECKING:
@@ -109,9 +110,7 @@ def describe_error(error: Exception) -> str:
         from immutable_logs.cli.nearby import describe_nearby
 
         return "\n".join([str(error), *describe_nearby(error.path)])
-    if isinstance(error, OSError) and not isinstance(error, ImmutableLogsError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.strerror}: {os.fsdecode(error.filename)}"
-    return str(error)
+    return describe_os_error(error) if isinstance(error, OSError) else str(error)
 
 
 def _commands_elsewhere() -> dict[str, EntryPoint]:
