@@ -50,5 +50,5 @@ def _refuse_without_id(ranks: Ranks) -> None:
             "MPI",
             f"this is rank {ranks.global_rank} of {ranks.world_size} of an MPI launcher that tells no id of the "
             f"launch, so that the ranks cannot settle on one run\nHINT: set {LAUNCH_ID_VARIABLE} to the same text on "
-            f"all ranks, another for each launch: {LAUNCH_ID_VARIABLE}=$(uuidgen) mpirun …",
+            f"all ranks, another for each launch: {LAUNCH_ID_VARIABLE}=$(date +%s.%N) mpirun …",
         )

@@ -203,7 +203,7 @@ def test_batch_script_without_srun_is_a_single_process(name: str, stores: Stores
 def test_mpi_without_an_id_is_refused_with_advice(name: str) -> None:
     """Every rank would take itself for a launch of its own, so every rank says what to set."""
     for environ in captured(name)["ranks"]:
-        with pytest.raises(LaunchDetectionError, match=r"HINT: set IMMUTABLE_LOGS_LAUNCH_ID .*uuidgen"):
+        with pytest.raises(LaunchDetectionError, match=r"HINT: set IMMUTABLE_LOGS_LAUNCH_ID .*date "):
             detect(environ)
         launch = detect({**environ, "IMMUTABLE_LOGS_LAUNCH_ID": "mine"})
         assert launch.ranks.global_rank == int(environ["PMI_RANK"])

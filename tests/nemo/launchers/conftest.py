@@ -97,12 +97,17 @@ class Launches:
             script: The name of the script.
             program: A program and its arguments, which start Python, as `srun` and `mpirun` do.
         """
+        command = [*program, *self.command(*overrides, launcher=launcher, script=script)]
+        return self.start_command(command, environment=environment)
+
+    def start_command(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Started:
+        """Start any command in the directory of the experiments, with variables added."""
         output = self.directory / f"output_{len(self.started)}.txt"
         temporary = self.directory / "tmp"  # torchrun leaves a directory behind
         temporary.mkdir(exist_ok=True)
         with output.open("wb") as stream:
             popen = subprocess.Popen(
-                [*program, *self.command(*overrides, launcher=launcher, script=script)],
+                command,
                 env={**self.environment, **(environment or {}), "TMPDIR": str(temporary), _MARK: self.mark},
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,

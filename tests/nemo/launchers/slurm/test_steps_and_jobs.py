@@ -94,29 +94,3 @@ def test_requeue_without_the_environment(slurm: Slurm) -> None:
     job.end()
     runs = _joined_by(slurm, job.values("LOG_DIR"), ranks=2, runs=2)
     assert [run.job for run in runs] == [job.id] * 2
-
-
-def test_torchrun_in_a_step(slurm: Slurm) -> None:
-    """One agent on each node with two workers each: torchrun knows the ranks, Slurm only the agents."""
-    launcher = (
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=2",
-        "--nproc-per-node=2",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=127.0.0.1:{slurm.environment['MASTER_PORT']}",
-        "--rdzv-id=training",
-    )
-    ended = slurm.launches.run(
-        "trainer.devices=2",
-        "+trainer.num_nodes=2",
-        *ONLY_START,
-        launcher=launcher,
-        program=TWO_TASKS.split(),
-        environment={**slurm.environment, "NEMO_TESTING": "True"},
-    )
-    (run,) = _joined_by(slurm, ended.values("LOG_DIR"), ranks=4, runs=1)
-    assert run.source == "torchrun's agent store"
-    assert sorted(log.name for log in run.path.glob("nemo_log_globalrank-*")) == [
-        f"nemo_log_globalrank-{rank}_localrank-{rank % 2}.txt" for rank in range(4)
-    ]
