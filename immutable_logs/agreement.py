@@ -116,6 +116,8 @@ def join_run(
                 return Joined(run_id, generation)
     except NotVisibleError as error:
         message, _, hint = str(error).partition("\nHINT: ")
+        if is_run_id(error.path.name):  # the file beside the claim
+            hint = f"{hint}; or has somebody removed the empty file, which `immutable-logs verify` names then"
         raise AgreementError(
             message, rank=launch.ranks.global_rank, key=launch.readable_key, path=error.path, hint=hint
         ) from error
@@ -134,6 +136,9 @@ def join_run(
             rank=launch.ranks.global_rank,
             key=launch.readable_key,
             path=error.path,
+            hint="its maker was killed while it wrote it: start again in a minute"
+            if is_cut_run_id(error.text)
+            else "",
         ) from None
     raise AgreementError(
         f"{_MAX_GENERATIONS} launches with this key are there already",
@@ -165,7 +170,7 @@ def _claimed_run(layout: ExperimentLayout, directory: Path, generation: int, can
             durable_files.create_exclusive(directory / candidate, b"")
         _make_claim(candidate, link)
         text = durable_files.wait_until_visible(lambda: _read_claim(link), link)
-    if text == "" and durable_files.server_time(directory) - os.lstat(link).st_mtime > _UNFINISHED_CLAIM_AGE:
+    if is_cut_run_id(text) and durable_files.server_time(directory) - os.lstat(link).st_mtime > _UNFINISHED_CLAIM_AGE:
         return None
     if not is_run_id(text):
         raise _UntrustedClaimError(link, text)
@@ -187,7 +192,7 @@ def _read_claim(link: Path) -> str:
     """Return the text of a claim.
 
     On a mount without symbolic links the claim is a file, which is complete a moment after it is visible: a cut
-    one is read again for a while, and one that stays so, since its maker was killed, is empty text.
+    one is read again for a while, and returned as it is if it stays so.
     """
     try:
         return durable_files.read_link(link)
@@ -204,7 +209,7 @@ def _read_claim(link: Path) -> str:
     try:
         return durable_files.wait_until_visible(read_complete, link, timeout=5.0)
     except TimeoutError:
-        return ""
+        return durable_files.read_bytes(link).decode("ascii", "replace")
 
 
 def _is_earlier(

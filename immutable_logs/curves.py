@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from immutable_logs.durable_files import UNTOLD_LINK, read_link
+from immutable_logs.durable_files import is_link_hidden, read_link
 from immutable_logs.errors import ImmutableLogsError
 
 if TYPE_CHECKING:
@@ -238,13 +238,17 @@ def curve_sources(layout: ExperimentLayout, runs: Sequence[str], *, per_run: boo
             yield name, sorted(linked & order.keys(), key=order.__getitem__)
 
 
-def is_untold(layout: ExperimentLayout) -> bool:
-    """Tell whether the mount keeps back where the links of ``tensorboard/`` lead: nothing can follow them then."""
+def has_hidden_links(layout: ExperimentLayout) -> bool:
+    """Tell whether the mount refuses to say where the links of ``tensorboard/`` lead: nothing can follow them then."""
     with suppress(OSError), os.scandir(layout.tensorboard) as lineages:
         for lineage in lineages:
             with suppress(OSError), os.scandir(lineage) as entries:
-                if any(entry.is_symlink() and read_link(Path(entry.path)) == UNTOLD_LINK for entry in entries):
-                    return True
+                for entry in entries:
+                    try:
+                        read_link(Path(entry.path))
+                    except OSError as error:
+                        if is_link_hidden(error):
+                            return True
     return False
 
 

@@ -31,9 +31,6 @@ VISIBILITY_TIMEOUT: Final = 75.0
 _NO_SYMLINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, 524})
 """What `symlink` answers on a mount that has none; 524 is the kernel's ENOTSUPP, which some NFS servers let out."""
 
-UNTOLD_LINK: Final = "(a link that the mount does not tell)"
-"""Stands for the text of a link that cannot be read."""
-
 _NO_HARD_LINKS: Final = _NO_SYMLINKS | {errno.EXDEV, errno.EMLINK, errno.EACCES}
 """What `link` answers across file systems, for a file of somebody else that cannot be written, after too many."""
 
@@ -112,22 +109,22 @@ def is_without_hard_links(error: OSError) -> bool:
 
 
 def read_link(path: Path) -> str:
-    """Return the text of a symbolic link; ESTALE is retried once.
+    """Return the text of a symbolic link; ESTALE is retried once."""
+    return retry_stale(lambda: os.readlink(path))
 
-    SSHFS refuses with EPERM to tell of a link that leads out of the mount: the text is `UNTOLD_LINK` then, which leads
-    to nothing of ours either.
+
+def is_link_hidden(error: OSError) -> bool:
+    """Tell whether a mount refuses to say where a link leads.
+
+    SSHFS with ``contain_symlinks`` does so for each that is absolute or leads through ``..``; of ours, for those in
+    ``tensorboard/``.
     """
-    try:
-        return _retry_stale(lambda: os.readlink(path))
-    except OSError as error:
-        if error.errno == errno.EPERM:
-            return UNTOLD_LINK
-        raise
+    return error.errno == errno.EPERM
 
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file as `read_regular` does; ESTALE is retried once."""
-    return _retry_stale(lambda: read_regular(path))
+    return retry_stale(lambda: read_regular(path))
 
 
 def replace(source: Path, target: Path) -> None:
@@ -382,8 +379,8 @@ def _share_with_group(descriptor: int, directory: Path) -> None:
             os.fchmod(descriptor, (found.st_mode | wanted) & 0o7777)
 
 
-def _retry_stale(read: Callable[[], _Result]) -> _Result:
-    """Read once more after ESTALE: the path now leads to the new file."""
+def retry_stale(read: Callable[[], _Result]) -> _Result:
+    """Do something once more after ESTALE: the path now leads to what is there."""
     try:
         return read()
     except OSError as error:

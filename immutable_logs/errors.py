@@ -1,4 +1,4 @@
-"""Every exception of this package.
+"""Every exception of this package, and what an error of the system is told as.
 
 One root, `ImmutableLogsError`; each child names a situation and derives from the nearest built-in, so that callers
 who do not know this package still catch what they expect. Attributes survive pickling.
@@ -20,15 +20,6 @@ class ImmutableLogsError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message and the attributes, whatever the signature of `__init__`."""
         return _restore, (type(self), self.args), self.__dict__
-
-
-def describe_os_error(error: OSError) -> str:
-    """Return the system's words and the name they are about; a call on an open directory knows its number alone."""
-    if isinstance(error, ImmutableLogsError) or not error.strerror:
-        return str(error)
-    if error.filename is None or isinstance(error.filename, int):
-        return error.strerror
-    return f"{error.strerror}: {os.fsdecode(error.filename)}"
 
 
 def _restore(kind: type[ImmutableLogsError], args: tuple[Any, ...]) -> ImmutableLogsError:
@@ -200,3 +191,12 @@ class RemovalError(ImmutableLogsError, OSError):
         """Name the path and the reason."""
         super().__init__(f"{reason}: {path}")
         self.path = path
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return what the system said, and of which name; some errors have the number of an open directory instead."""
+    if isinstance(error, ImmutableLogsError) or not error.strerror:
+        return str(error)
+    if error.filename is None or isinstance(error.filename, int):
+        return error.strerror
+    return f"{error.strerror}: {os.fsdecode(error.filename)}"

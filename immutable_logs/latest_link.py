@@ -29,6 +29,8 @@ def read_latest(layout: ExperimentLayout) -> str | None:
     except OSError as error:
         if error.errno == errno.EINVAL:
             return _read_text(layout)
+        if durable_files.is_link_hidden(error):
+            return None
         raise
     return _run_in(text)
 
@@ -70,7 +72,7 @@ def switch_latest(layout: ExperimentLayout, run_id: str, *, unique: str) -> bool
                 raise
             return _write_text(layout, run_id, unique)
         mode = stat.S_IFLNK  # another launch was quicker
-    if not stat.S_ISLNK(mode) or _run_in(durable_files.read_link(layout.latest)) is None:
+    if not stat.S_ISLNK(mode) or read_latest(layout) is None:
         _log.warning(
             "%s is not a link to a run, so it is left as it is and does not show the newest run. "
             "HINT: rename it, and the next launch makes the link",

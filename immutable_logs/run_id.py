@@ -19,7 +19,8 @@ RANDOM_BYTES: Final = 8
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX_LENGTH: Final = 5
 _TIME_FORMAT: Final = "%Y-%m-%d_%H-%M-%SZ"
-_EXAMPLE: Final = "2026-12-01_02-28-15Z_k3v9q"
+_TEMPLATE: Final = "2026-12-01_02-28-15Z_k3v9q"
+"""What a cut run id is completed with, so that one pattern tells of both."""
 _PATTERN: Final = re.compile(r"\A([0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}Z)_[0-9a-z]{5}\Z")
 
 
@@ -45,7 +46,7 @@ def is_run_id(text: str) -> bool:
 
 def is_cut_run_id(text: str) -> bool:
     """Tell whether a text is the beginning of a run id and no more, as a write that was cut leaves; empty text too."""
-    return len(text) < len(_EXAMPLE) and is_run_id(text + _EXAMPLE[len(text) :])
+    return len(text) < len(_TEMPLATE) and is_run_id(text + _TEMPLATE[len(text) :])
 
 
 def parse_run_time(text: str) -> float:

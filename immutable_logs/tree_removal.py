@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from immutable_logs.durable_files import retry_stale
 from immutable_logs.errors import RemovalError
 from immutable_logs.mounts import mount_of
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH: Final = 100
 """Directories in directories; each holds one descriptor while it is looked at."""
-
-_GONE: Final = frozenset({errno.ENOENT, errno.ESTALE})
-"""What a mount answers where somebody has removed the name, or, on NFS and SSHFS, the open directory."""
 
 _KEPT_OPEN: Final = ".nfs"
 """How NFS clients begin the name of a file that was removed while somebody had it open."""
@@ -99,7 +97,8 @@ def remove_tree(
         RemovalError: If it has to stop; what is left can be removed by another call.
         OSError: If the file system refuses.
     """
-    try:
+
+    def empty() -> None:
         with _opened(path) as directory:
             if _identity(directory) != identity:
                 raise RemovalError(path, "another directory has taken its place meanwhile, and is left alone")
@@ -107,12 +106,13 @@ def remove_tree(
             names = os.listdir(directory)
             for name in [*(each for each in first if each in names), *(each for each in names if each not in first)]:
                 removal.remove(directory, name, shown=name, is_apart=name in apart, depth=0)
-    except OSError as error:
-        if error.errno in _GONE:
-            return
-        raise
+
     try:
-        with _fine_if_gone():
+        retry_stale(empty)  # on NFS and SSHFS an open directory goes stale when another host removes it
+    except FileNotFoundError:
+        return
+    try:
+        with suppress(FileNotFoundError):
             os.rmdir(path)
     except OSError as error:
         raise _describe(error, path) from None
@@ -124,7 +124,7 @@ def remove_link(path: Path) -> None:
     Raises:
         OSError: If the file system refuses.
     """
-    with _fine_if_gone():
+    with suppress(FileNotFoundError):
         if stat.S_ISLNK(os.lstat(path).st_mode):
             os.unlink(path)
 
@@ -139,15 +139,6 @@ def remove_if_empty(path: Path) -> None:
         os.rmdir(path)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
-            raise
-
-
-@contextmanager
-def _fine_if_gone() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _GONE:
             raise
 
 
@@ -171,7 +162,7 @@ def _measure(directory: int, tree: Tree, *, mount: object, apart: frozenset[str]
     with os.scandir(directory) as entries:
         for entry in entries:
             # What goes meanwhile is no longer to be removed.
-            with _fine_if_gone():
+            with suppress(FileNotFoundError):
                 if entry.is_dir(follow_symlinks=False):
                     inner = f"{name}{entry.name}/"
                     with _opened(entry.name, directory) as child:
@@ -209,7 +200,7 @@ class _Removal:
     def remove(self, parent: int, name: str, *, shown: str, is_apart: bool, depth: int) -> None:
         """Remove one name; `shown` is its path in the directory that goes."""
         try:
-            with _fine_if_gone():
+            with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=parent, follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
                     self._empty(parent, name, shown=shown, depth=depth)

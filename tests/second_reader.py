@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import os
 import pathlib
@@ -107,7 +108,9 @@ def read_latest(experiment: pathlib.Path) -> str | None:
     """Return the id of the run that `latest` shows, or None (R14)."""
     try:
         name = os.readlink(experiment / "latest")
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL):  # no name, or no link
+            return None
         try:
             name = "runs/" + read_file(experiment / "runs" / "latest.txt").strip().decode("ascii")
         except (OSError, ValueError):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -298,6 +299,27 @@ def test_a_rank_that_joins_between_the_mark_and_the_removal_keeps_its_files(
     assert case.prune(at=lambda: later() + 2 * DAY)[run.id].outcome == PRUNED
     assert not run.path.exists()
     assert case.findings() == []
+
+
+def test_links_that_the_mount_hides_stop_the_removal(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As through SSHFS: which links lead into the run cannot be told, and none may be left dangling."""
+    run, _ = case.finish(), case.finish()
+    links = sorted(path for path in (case.path / "tensorboard").rglob("*") if path.is_symlink())
+    readlink = os.readlink
+
+    def refuse(path: Path | str) -> str:
+        if readlink(path).startswith(".."):
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        return readlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "readlink", refuse)
+        result = case.prune()[run.id]
+
+    assert (result.outcome, result.problem and "Operation not permitted" in result.problem) == (UNFINISHED, True)
+    assert (run.path / "run.json").exists()
+    assert all(link.exists() for link in links)
+    assert case.prune()[run.id].outcome == PRUNED
 
 
 def test_a_rank_that_joins_after_the_last_look_stops_the_removal_at_its_beginning(

@@ -252,20 +252,32 @@ def test_many_at_once_are_as_good_as_one(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_another_host_removes_meanwhile_is_fine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS and SSHFS say of an open directory that its handle is stale; with it goes all that is left to do."""
+    """NFS and SSHFS say of an open directory that its handle is stale; a second look at the path finds nothing."""
     identity = measure_tree(tree).identity
-    real = os.listdir
 
     def remove_first(directory: int) -> list[str]:
-        if real(directory) == real(tree / "deep"):
-            shutil.rmtree(tree)
-            raise OSError(errno.ESTALE, "Stale file handle", directory)
-        return real(directory)
+        monkeypatch.undo()
+        shutil.rmtree(tree)
+        raise OSError(errno.ESTALE, "Stale file handle", directory)
 
     monkeypatch.setattr(os, "listdir", remove_first)
     remove_tree(tree, identity=identity, not_after=LIMIT)
 
     assert not tree.exists()
+
+
+def test_a_stale_handle_of_what_is_still_there_is_an_error(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was restarted says the same, and has removed nothing."""
+    identity = measure_tree(tree).identity
+
+    def refuse(directory: int) -> list[str]:
+        raise OSError(errno.ESTALE, "Stale file handle", directory)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(OSError, match="Stale file handle"):
+        remove_tree(tree, identity=identity, not_after=LIMIT)
+
+    assert (tree / "run.json").exists()
 
 
 def test_a_swapped_directory_leads_nobody_elsewhere(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

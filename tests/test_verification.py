@@ -737,6 +737,21 @@ class TestEventLinks:
         assert (finding.severity, finding.run) == ("problem", run.id)
         assert finding.path == str(link.relative_to(case.path))
 
+    def test_links_that_the_mount_hides_are_told_once(self, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As through SSHFS: nobody can say whether they dangle."""
+        for _ in range(2):
+            self.link(case, case.finish())
+        readlink = os.readlink
+
+        def refuse(path: Path | str) -> str:
+            if readlink(path).startswith(".."):
+                raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+            return readlink(path)
+
+        monkeypatch.setattr(os, "readlink", refuse)
+        finding = case.only("tensorboard-unchecked")
+        assert (finding.severity, finding.path) == ("leftover", "tensorboard")
+
     @pytest.mark.parametrize(
         "text", ["/etc/passwd", "../../../elsewhere", "../../runs/manifest.jsonl", "../../latest/x"]
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from immutable_logs import durable_files
 from immutable_logs.cli.terminal import cell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.tree import Tree
 
 _MAX_ENTRIES: Final = 15
@@ -32,7 +32,7 @@ def _grow(tree: Tree, path: Path) -> None:
         for entry in entries[:_MAX_ENTRIES]:
             is_hidden = entry.name.startswith(".")
             if entry.is_symlink():
-                tree.add(cell(f"{entry.name} -> {durable_files.read_link(Path(entry.path))}", "cyan"))
+                tree.add(cell(f"{entry.name} -> {os.readlink(entry.path)}", "cyan"))
             elif entry.is_dir():
                 branch = tree.add(cell(f"{entry.name}/", "dim" if is_hidden else "bold"))
                 if not is_hidden:

@@ -30,7 +30,7 @@ def list_run_files(path: Path) -> list[dict[str, Any]]:
 
 def _describe(entry: os.DirEntry[str]) -> dict[str, Any]:
     if entry.is_symlink():
-        return {"name": entry.name, "kind": "link", "bytes": None, "target": durable_files.read_link(Path(entry.path))}
+        return {"name": entry.name, "kind": "link", "bytes": None, "target": _target(Path(entry.path))}
     if entry.is_dir():
         return {"name": entry.name, "kind": "directory", **_measure(Path(entry.path))}
     return {
@@ -38,6 +38,15 @@ def _describe(entry: os.DirEntry[str]) -> dict[str, Any]:
         "kind": "file" if entry.is_file() else "other",
         "bytes": entry.stat(follow_symlinks=False).st_size,
     }
+
+
+def _target(path: Path) -> str | None:
+    try:
+        return durable_files.read_link(path)
+    except OSError as error:
+        if durable_files.is_link_hidden(error):
+            return None
+        raise
 
 
 def _measure(path: Path) -> dict[str, Any]:

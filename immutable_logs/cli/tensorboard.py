@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 from immutable_logs.catalog import Experiment
 from immutable_logs.cli.options import HERE, ExperimentArgument, JsonOption
 from immutable_logs.cli.terminal import note, print_json
-from immutable_logs.curves import curve_sources, is_untold
+from immutable_logs.curves import curve_sources, has_hidden_links
 from immutable_logs.errors import ConfigurationError, ImmutableLogsError
 from immutable_logs.records import FORMAT
 
@@ -105,7 +105,7 @@ def _has_curves(experiment: Experiment, *, per_run: bool) -> bool:
 
 
 def _explain_nothing(experiment: Experiment, *, per_run: bool) -> str:
-    if not per_run and is_untold(experiment.layout):
+    if not per_run and has_hidden_links(experiment.layout):
         return (
             f"This mount does not follow the links in {experiment.layout.tensorboard}. HINT: --per-run, or mount "
             "SSHFS with -o no_contain_symlinks"

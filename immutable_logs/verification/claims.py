@@ -110,6 +110,8 @@ def _read_claim(path: Path) -> str:
     try:
         return durable_files.read_link(path)
     except OSError as error:
+        if durable_files.is_link_hidden(error):
+            return "(a link that this mount does not show)"
         if error.errno != errno.EINVAL:
             raise
     try:

@@ -28,9 +28,23 @@ def check_event_links(state: ExperimentState) -> Iterator[Finding]:
             yield _foreign(state, directory, "expected the directory of a lineage, which bears a run id")
             continue
         # `prune` may take the links and the directory meanwhile.
-        with suppress(FileNotFoundError):
+        try:
             for entry in sorted(os.listdir(directory)):
                 yield from _check_link(state, directory / entry)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if not durable_files.is_link_hidden(error):
+                raise
+            yield Finding(
+                "tensorboard-unchecked",
+                LEFTOVER,
+                state.relative(root),
+                None,
+                "this mount does not show where the links lead, so they were not checked. HINT: mount SSHFS with "
+                "-o no_contain_symlinks",
+            )
+            return
 
 
 def _check_link(state: ExperimentState, path: Path) -> Iterator[Finding]:

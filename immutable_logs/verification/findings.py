@@ -46,6 +46,7 @@ KINDS: Final = (
     "claim-without-run",
     "claim-unused",
     "tensorboard-dangling",
+    "tensorboard-unchecked",
     "name-taken",
     "foreign-entry",
 )
