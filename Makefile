@@ -51,7 +51,7 @@ help:
 	@echo "make test-core     the tests that need no NeMo"
 	@echo "make test-nemo     the tests that need NeMo and torch (NEMO_VERSION=$(NEMO_VERSION))"
 	@echo "make test-matrix   the tests of what touches NeMo's own code, with other pairs NEMO:PYTHON ($(MATRIX))"
-	@echo "make test-mounts   the tests of the core, as root, on real file systems ($(MOUNTS))"
+	@echo "make test-mounts   the tests of the library, as root, on real file systems ($(MOUNTS))"
 	@echo "make test-pythons  the tests that need no NeMo, with Python $(OTHER_PYTHONS)"
 	@echo "make docs          build the site of the documentation into site/, and look at it in a browser"
 	@echo "make pictures      make the pictures of the documentation again, from trainings that it starts"
@@ -87,12 +87,12 @@ test-nemo: $(VENV)/.project
 proof: $(VENV)/.project
 	$(call run_pytest,$(VENV)) -n $(WORKERS) -m proof tests
 
-# The tests of the core on real file systems, with all that they write; as root. SSHFS and exFAT have too little for
+# The tests of the library on real file systems, with all that they write; as root. SSHFS and exFAT have too little for
 # most of them: what holds there is tried by tests/mounts/test_core_on_mounts.py, a part of `make proof`.
 test-mounts: $(VENV)/.project
 	@for kind in $(MOUNTS); do \
 		scratch="$$(mktemp -d)"; mkdir "$$scratch/mount"; \
-		echo "The core suite on $$kind"; \
+		echo "The tests of the library on $$kind"; \
 		$(VENV)/bin/python tests/mounts/on_mount.py "$$kind" "$$scratch/mount" \
 			env PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGS) -n $(WORKERS) -p no:cacheprovider \
 			--basetemp "$$scratch/mount/tests" $(CORE_TESTS); \

@@ -49,6 +49,11 @@ _LAUNCHER_NAMES = frozenset(
 )
 
 
+NEEDS = {"links", "times of links", "permissions", "names"}
+"""What not every file system has, and the mark `needs` can name: links, times of their own for them, permissions and
+groups, names of any characters."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that says what the file system under the temporary directories has not."""
     parser.addoption("--mount-lacks", default="", help="leave out the tests that need one of these, with commas")
@@ -56,7 +61,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that need what the file system has not."""
-    lacking = set(config.getoption("--mount-lacks").split(","))
+    lacking = set(filter(None, config.getoption("--mount-lacks").split(",")))
+    named = {feature for item in items for mark in item.iter_markers("needs") for feature in mark.args}
+    if unknown := (lacking | named) - NEEDS:
+        raise pytest.UsageError(f"expected some of {sorted(NEEDS)}, found {sorted(unknown)}")
     lost = [item for item in items if any(lacking.intersection(mark.args) for mark in item.iter_markers("needs"))]
     if lost:
         config.hook.pytest_deselected(items=lost)
@@ -527,15 +535,18 @@ def run_on_mount() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(kind: str, place: Path, *command: object, timeout: float) -> subprocess.CompletedProcess[str]:
         place.mkdir()
-        completed = subprocess.run(
-            [sys.executable, str(script), kind, *map(str, (place, *command))],
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-            timeout=timeout,
-        )
-        if completed.returncode == 77:
-            pytest.skip(completed.stderr[-300:])
-        return completed
+        arguments = [sys.executable, str(script), kind, *map(str, (place, *command))]
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
+        ) as popen:
+            try:
+                output, errors = popen.communicate(timeout=timeout)
+            except BaseException:
+                # What is mounted goes with the name space, when the last process in it has ended.
+                os.killpg(popen.pid, signal.SIGKILL)
+                raise
+        if popen.returncode == 77:
+            pytest.skip(errors[-300:])
+        return subprocess.CompletedProcess(arguments, popen.returncode, output, errors)
 
     return run

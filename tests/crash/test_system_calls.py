@@ -30,8 +30,8 @@ def can_inject() -> bool:
     """Tell whether there is strace and it may disturb what it traces; some containers forbid it."""
     command = [STRACE, "-o", "/dev/null", "-e", "inject=getcwd:error=EIO", "true"]
     try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
+        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+    except (FileNotFoundError, subprocess.TimeoutExpired):
         return False
 
 
@@ -98,9 +98,8 @@ def disturb_each_call(tmp_path: Path, template: Path) -> Callable[[str], list[Ca
             name, index = calls[number]
             experiment, trace = prepare(f"{number:03d}"), tmp_path / f"{number:03d}.trace"
             status, told = launch(experiment, trace, "-e", f"trace={name}", "-e", f"inject={name}:{how}:when={index}")
-            disturbed = trace.read_text(encoding="utf-8", errors="replace").splitlines()[-2:]
-            if told is not None:
-                disturbed = [line for line in trace.read_text().splitlines() if "(INJECTED)" in line]
+            lines = trace.read_text(encoding="utf-8", errors="replace").splitlines()
+            disturbed = lines[-2:] if told is None else [line for line in lines if "(INJECTED)" in line]
             what = f"{how} at call {number}: {disturbed}".replace(str(experiment), "")
             assert any(str(experiment) in line for line in disturbed), what
             return Case(what, experiment, status, told)

@@ -1,6 +1,6 @@
 """The tests of the protocol once more, each time with all that they write on another real file system.
 
-`make test-mounts` runs all tests of the core so, where there are links and permissions; that takes minutes for each.
+`make test-mounts` runs all tests of the library so, where there are links and permissions; each takes minutes.
 """
 
 from __future__ import annotations

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,27 +21,37 @@ from immutable_logs import start_run
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
-RUN_AS_A_WHOLE = {"tutorial.md", "without-nemo.md", "back-to-stock.md"}
+RUN_AS_A_WHOLE = {
+    ROOT / "docs" / name for name in ("tutorial.md", "how-to/without-nemo.md", "how-to/back-to-stock.md")
+}
 """Pages that tests/nemo/test_pages_that_run.py runs from the first command to the last, with their output."""
 
 TRAININGS = "nemo/launchers/test_commands_of_pages.py::test_trainings_of_the_pages"
 SLURM = "nemo/launchers/slurm/test_how_to_page.py"
 ELSEWHERE = {
-    r"python train\.py exp_manager\.log_layout=immutable$": (
+    ("README.md", "python train.py exp_manager.log_layout=immutable"): (
         "nemo/test_pages_that_run.py::test_the_tutorial_begins_as_it_says"
     ),
-    r"(python train|torchrun|mpirun|IMMUTABLE_LOGS_LAUNCH_ID=\S+ \+%s\.%N\) mpiexec)\b": TRAININGS,
-    r"srun .*immutable-logs check-filesystem": f"{SLURM}::test_two_nodes_try_a_mount",
-    r"srun [^|]*torchrun": f"{SLURM}::test_torchrun_in_a_step_of_the_page",
-    r"#!/bin/bash\n#SBATCH": f"{SLURM}::test_the_script_trains_and_is_requeued_at_the_signal",
+    ("docs/how-to/mpi.md", "mpirun"): TRAININGS,
+    ("docs/how-to/mpi.md", "IMMUTABLE_LOGS_LAUNCH_ID="): TRAININGS,
+    ("docs/how-to/torchrun.md", "torchrun --standalone"): TRAININGS,
+    ("docs/how-to/torchrun.md", "torchrun --nnodes=2"): TRAININGS,
+    ("docs/how-to/torchrun.md", "srun"): f"{SLURM}::test_torchrun_in_a_step_of_the_page",
+    ("docs/how-to/wandb-and-mlflow.md", "python train.py"): TRAININGS,
+    ("docs/how-to/check-a-mount.md", "srun"): f"{SLURM}::test_two_nodes_try_a_mount",
+    ("docs/how-to/roll-out.md", "srun"): f"{SLURM}::test_two_nodes_try_a_mount",
+    ("docs/how-to/slurm.md", "#!/bin/bash"): f"{SLURM}::test_the_script_trains_and_is_requeued_at_the_signal",
 }
-"""The tests that run what needs NeMo or a launcher, by how the command begins."""
+"""The tests that run what needs NeMo or a launcher, by the page and how the command begins."""
 
 INSTALLATION = r"(pip install path/to/immutable-logs|make test)$"
 """What the check of the whole project begins with, or is."""
 
 WITHOUT_A_CLUSTER = r"kubectl create "
 """Not run: there is no Kubernetes. The manifests are read, and their variables tried in tests/launchers."""
+
+TIME_LIMIT = 60.0
+"""Seconds until a command is given up."""
 
 GOES_ON = re.compile(r"--follow|--start|-- --port|^tensorboard ")
 """Commands that end when somebody ends them."""
@@ -58,28 +70,37 @@ def commands_of(page: Path) -> list[str]:
     return commands
 
 
-def is_run_here(command: str) -> bool:
+def run_elsewhere(page: Path, command: str) -> str | None:
+    """Return the test that runs a command of a page, if it is not run here."""
+    name = str(page.relative_to(ROOT))
+    found = [test for (where, begin), test in ELSEWHERE.items() if where == name and command.startswith(begin)]
+    return found[0] if found else None
+
+
+def is_run_here(page: Path, command: str) -> bool:
     """Tell whether a command needs neither NeMo nor a launcher."""
-    return not any(re.match(pattern, command) for pattern in (*ELSEWHERE, INSTALLATION, WITHOUT_A_CLUSTER))
+    return run_elsewhere(page, command) is None and not re.match(f"{INSTALLATION}|{WITHOUT_A_CLUSTER}", command)
 
 
 def test_every_command_is_run_by_a_test() -> None:
-    """Those that are not run here are run by a test that exists, and one alone is run nowhere."""
-    nowhere = []
-    for page in PAGES:
-        for command in commands_of(page) if page.name not in RUN_AS_A_WHOLE else []:
-            test = next((test for pattern, test in ELSEWHERE.items() if re.match(pattern, command)), None)
+    """What stands in a `console` or `bash` block: what is not run here is run by a test that exists, but for one."""
+    used, nowhere = set(), []
+    for page in [page for page in PAGES if page not in RUN_AS_A_WHOLE]:
+        for command in commands_of(page):
+            test = run_elsewhere(page, command)
             if test is not None:
                 file, _, name = test.partition("::")
                 assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), (page, command)
-            elif not is_run_here(command) and not re.match(INSTALLATION, command):
+                used.add(test)
+            elif re.match(WITHOUT_A_CLUSTER, command):
                 nowhere.append(command)
+    assert used == set(ELSEWHERE.values())
     assert nowhere == ["kubectl create --filename my-exp.yaml"]
 
 
 @pytest.fixture
 def place(tmp_path: Path, write_events: Callable[..., Path]) -> Path:
-    """A directory with the experiments of the pages: two runs each, and one whose third rank failed; and old ones."""
+    """A directory with the experiments of the pages: three runs of three ranks, whose third failed; and old ones."""
     experiment = tmp_path / "my_exp"
     for index in range(3):
         with start_run(experiment) as run:
@@ -122,8 +143,9 @@ class Shell:
         """Run a command to its end, or until it has printed something if it goes on; return what it prints."""
         command = re.sub(r"(?<![\w.])/(scratch|shared)\b", rf"{self._place}/\1", command).replace(" 6007", " 0")
         state = self._place / ".where"
+        state.unlink(missing_ok=True)
         popen = subprocess.Popen(
-            ["bash", "-c", f'{command}\nstatus=$?; printf %s "$PWD" > {state}; exit $status'],
+            ["bash", "-ec", f"trap 'printf %s \"$PWD\" > {state}' EXIT\n{command}"],
             cwd=self._cwd,
             env=self._environ,
             stdin=subprocess.DEVNULL,
@@ -131,39 +153,48 @@ class Shell:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        assert popen.stdout is not None
-        if GOES_ON.search(command):
-            said = self._until_it_speaks(popen)
-        else:
-            said = popen.communicate(timeout=60)[0].decode()
-            assert popen.returncode == 0, f"$ {command}\n{said}"
-            self._cwd = Path(state.read_text(encoding="utf-8")) if state.exists() else self._cwd
+        try:
+            if GOES_ON.search(command):
+                return self._until_it_speaks(popen)
+            said = popen.communicate(timeout=TIME_LIMIT)[0].decode()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(popen.pid, signal.SIGKILL)
+            popen.communicate()
+        assert popen.returncode == 0, f"$ {command}\n{said}"
         assert "Traceback" not in said
+        self._cwd = Path(state.read_text(encoding="utf-8"))
         return said
 
     def _until_it_speaks(self, popen: subprocess.Popen[bytes]) -> str:
+        """Return what a program has printed when it has said where it serves, or what a log holds."""
         assert popen.stdout is not None
         said = b""
-        deadline = time.monotonic() + 60
-        while not re.search(rb"http://\S+|step", said) and time.monotonic() < deadline:
-            part = os.read(popen.stdout.fileno(), 4096)
-            assert part, f"it has ended: {said.decode()}"
+        deadline = time.monotonic() + TIME_LIMIT
+        while not re.search(rb"http://\S+|step \d", said):
+            ready, _, _ = select.select([popen.stdout], [], [], deadline - time.monotonic())
+            part = os.read(popen.stdout.fileno(), 4096) if ready else b""
+            assert part, f"it has ended, or says nothing more: {said.decode()}"
             said += part
-        os.killpg(popen.pid, signal.SIGKILL)
-        popen.communicate()
         return said.decode()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.name not in RUN_AS_A_WHOLE and any(map(is_run_here, commands_of(page)))],
+    [
+        page
+        for page in PAGES
+        if page not in RUN_AS_A_WHOLE and any(is_run_here(page, command) for command in commands_of(page))
+    ],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_commands_of_the_page_work(page: Path, place: Path, plain_environ: dict[str, str]) -> None:
     """In the order of the page, in a directory that has what the page speaks of."""
     shell = Shell(place, plain_environ)
     for command in commands_of(page):
-        if is_run_here(command):
+        if is_run_here(page, command):
             shell.run(command)
             if " undo " in command:  # the page goes on for those who have not undone it
                 shell.run(command.replace(" undo ", " apply "))
