@@ -1,7 +1,8 @@
 """What it costs that the ranks of a launch settle on one run: time, and file-system calls for each rank.
 
-The ranks are forked processes that are let go at once; neither torch nor NeMo is loaded. The calls are counted in a
-second pass under `strace`, which slows everything down, so that the times come from the first.
+The ranks are forked processes that are let go at once, at most a thousand at a time; neither torch nor NeMo is loaded.
+The calls are counted in a second pass under `strace`, which slows everything down, so that the times come from the
+first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ BEGIN: Final = "/begin-of-joining"
 END: Final = "/end-of-joining"
 """Names that are not there: asking for them leaves a mark in the trace."""
 
+AT_A_TIME: Final = 1024
+"""Processes: more do not fit into the memory of a small machine. Further ranks come when one of these has ended."""
+
 
 def simulate(ranks: int, experiment: Path) -> tuple[float, list[float], list[float]]:
     """Let that many processes join one launch at once.
@@ -40,15 +44,20 @@ def simulate(ranks: int, experiment: Path) -> tuple[float, list[float], list[flo
     gate = os.pipe()
     answers = os.pipe()
     pids = []
-    for rank in range(ranks):
+    workers = min(ranks, AT_A_TIME)
+    for worker in range(workers):
         pid = os.fork()
         if pid == 0:
-            os.close(gate[1])
-            _be_rank(rank, ranks, experiment, gate[0], answers[1])
+            try:
+                os.close(gate[1])
+                os.read(gate[0], 1)
+                _be_ranks(range(worker, ranks, workers), ranks, experiment, answers[1])
+            finally:
+                os._exit(0)
         pids.append(pid)
     os.close(answers[1])
     os.close(gate[0])
-    time.sleep(min(5.0, 0.2 + ranks / 500))  # until all have got to the gate
+    time.sleep(0.2 + workers / 500)  # until all have got to the gate
     begin = time.perf_counter()
     os.close(gate[1])
     with os.fdopen(answers[0]) as stream:
@@ -62,16 +71,25 @@ def simulate(ranks: int, experiment: Path) -> tuple[float, list[float], list[flo
     return wall, [seconds for _, seconds, _ in reports], [processor for _, _, processor in reports]
 
 
-def _be_rank(rank: int, ranks: int, experiment: Path, gate: int, answers: int) -> None:
+def _be_ranks(own: range, ranks: int, experiment: Path, answers: int) -> None:
+    """Be one rank after the other: the last in this process, each before it in a child, as a process of its own."""
+    for rank in own[:-1]:
+        pid = os.fork()
+        if pid == 0:
+            _be_rank(rank, ranks, experiment, answers)
+            return
+        os.waitpid(pid, 0)
+    _be_rank(own[-1], ranks, experiment, answers)
+
+
+def _be_rank(rank: int, ranks: int, experiment: Path, answers: int) -> None:
     os.environ.update(IMMUTABLE_LOGS_LAUNCH_ID="benchmark", RANK=str(rank), WORLD_SIZE=str(ranks))
-    os.read(gate, 1)
     os.path.exists(BEGIN)
     begin, processor_begin = time.perf_counter(), time.process_time()
     run = begin_run(experiment)
     seconds, processor = time.perf_counter() - begin, time.process_time() - processor_begin
     os.path.exists(END)
     os.write(answers, (json.dumps([run.id, seconds, processor]) + "\n").encode("ascii"))
-    os._exit(0)
 
 
 def count_calls(ranks: int, experiment: Path, traces: Path) -> list[Counter[str]]:
@@ -118,12 +136,12 @@ def main(
         "calls of the median rank",
     )
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        for number in ranks or [16, 256, 1024]:
+        for number in ranks or [16, 256, 1024, 10_240]:
             launches = [simulate(number, Path(scratch, f"{number}-{index}")) for index in range(repetitions)]
             each = [seconds * 1000 for _, all_seconds, _ in launches for seconds in all_seconds]
             processor = [seconds * 1000 for _, _, all_seconds in launches for seconds in all_seconds]
             calls = []
-            if shutil.which("strace"):
+            if shutil.which("strace") and number <= AT_A_TIME:
                 calls = count_calls(number, Path(scratch, f"{number}-traced"), Path(scratch, f"{number}-traces"))
             totals = sorted(counter.total() for counter in calls)
             middle = next((counter for counter in calls if counter.total() == totals[len(totals) // 2]), Counter())
@@ -132,7 +150,7 @@ def main(
                 f"{statistics.median(wall for wall, _, _ in launches) * 1000:,.0f}",
                 f"{statistics.median(each):,.1f}, {max(each):,.1f}",
                 f"{statistics.median(processor):.1f}",
-                f"{totals[len(totals) // 2]} ({totals[0]} to {totals[-1]})" if totals else "no strace",
+                f"{totals[len(totals) // 2]} ({totals[0]} to {totals[-1]})" if totals else "not traced",
                 ", ".join(f"{name} {count}" for name, count in sorted(middle.items())),
             )
     Console(width=140).print(table)
