@@ -138,8 +138,9 @@ test-pythons:
 		echo "NOT TESTED with Python $$version: no such interpreter on the PATH or among pyenv's versions"; \
 	done
 
+# The slow ones try a kill or an error at every step, or a thousand ranks: what they find is not the Python's.
 test-python-%: .venv-%/.light
-	$(call run_pytest,.venv-$*) -n $(WORKERS) --ignore=tests/nemo -m "not nemo and not proof" tests
+	$(call run_pytest,.venv-$*) -n $(WORKERS) --ignore=tests/nemo -m "not nemo and not proof and not slow" tests
 
 clean:
 	rm -rf .venv .venv-* $(VENV) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

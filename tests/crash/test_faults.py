@@ -41,6 +41,7 @@ def is_fully_recorded(experiment: Path, run_id: str) -> bool:
     return run.status == "finished" and run.evidence == "end record" and shown_by_latest(experiment) == run.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "number"),
     [*(("first", number) for number in NUMBERS), ("used", errno.ENOSPC), ("used", errno.EIO)],
@@ -78,6 +79,7 @@ def test_one_failing_operation_is_an_error_before_the_run_is_joined_and_a_warnin
     assert warned >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS], ids=lambda number: errno.errorcode[number]
 )

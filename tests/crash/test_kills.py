@@ -25,6 +25,7 @@ def runs_before(cases: list[Any], state: str) -> set[str]:
     return {run.id for run in Experiment(cases[0].experiment.parent / "template").runs()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
 @pytest.mark.parametrize("state", ["first", "used"])
 def test_launch_after_a_kill_at_any_step_needs_no_repair(
@@ -49,6 +50,7 @@ def test_kills_reach_every_kind_of_change(disturbed_launches: Callable[..., list
         assert any(part in name for name in names), part
 
 
+@pytest.mark.slow
 @pytest.mark.needs("links")  # a claim that is a file is passed over only when it is a minute old
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
 def test_launch_with_the_same_key_after_a_kill_gets_a_run_without_foreign_traces(

@@ -89,6 +89,7 @@ def assert_whole_or_pruned(case: dict[str, Any], template: Path) -> None:
         assert (experiment / "runs" / str(runs[1].resumed_from) / "checkpoints" / "last.ckpt").exists(), case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
 def test_a_kill_leaves_whole_runs_and_pruned_ones_and_the_next_prune_finishes(
     disturbed_prunes: Prunes, tmp_path: Path, how: str
@@ -112,6 +113,7 @@ def test_a_kill_leaves_whole_runs_and_pruned_ones_and_the_next_prune_finishes(
     assert problems(experiment) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["error", "errors"])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=lambda number: errno.errorcode[number])
 def test_an_error_is_told_and_the_next_prune_finishes(

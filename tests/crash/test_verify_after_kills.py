@@ -20,6 +20,7 @@ def verify(experiment: Path) -> Verification:
     return verify_experiment(Experiment(experiment), pause=lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
 @pytest.mark.parametrize("state", ["first", "used", "shared"])
 def test_a_kill_leaves_no_problem_but_latest_one_run_behind(

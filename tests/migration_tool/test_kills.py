@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("disturbed_migrations.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "least"), [("apply", 50), ("apply-apart", 40), ("undo", 30), ("finalize", 15)])
 def test_a_command_killed_at_any_call_is_completed_by_the_next(
     unpack: Callable[[str], Path], tmp_path: Path, command: str, least: int
