@@ -71,6 +71,7 @@ class NameWatch:
         self._directory = directory
         self._watched: dict[int, Path] = {}
         self._names: set[Path] = {directory}
+        self._listed: dict[Path, int] = {}
         self._add(directory)
 
     def read_events(self) -> None:
@@ -105,13 +106,21 @@ class NameWatch:
         elif mask & IN_MOVED_FROM:
             self.seen.moved_away.append(self._shown(path))
         else:
-            if mask & IN_MOVED_TO and path in self._names:
+            if mask & IN_MOVED_TO and path in self._names and not self._is_listed_already(path):
                 self.seen.replaced.append(self._shown(path))
             else:
                 self.seen.created += 1
             self._names.add(path)
             if mask & IN_ISDIR:
                 self._add(path)
+
+    def _is_listed_already(self, path: Path) -> bool:
+        """Tell whether a listing of a directory that had just been watched has found what is told now."""
+        inode = self._listed.pop(path, None)
+        try:
+            return inode is not None and inode == path.lstat().st_ino
+        except FileNotFoundError:
+            return False
 
     def _add(self, directory: Path) -> None:
         """Watch a directory, and then what has been made in it before the watch was set."""
@@ -124,6 +133,7 @@ class NameWatch:
         self._watched[watch] = directory
         for entry in entries:
             self._names.add(directory / entry.name)
+            self._listed[directory / entry.name] = entry.inode()
             if entry.is_dir(follow_symlinks=False):
                 self._add(directory / entry.name)
 
