@@ -42,6 +42,9 @@ pip_install = $(1)/bin/python -m pip install -qq
 # $(call run_pytest,ENVIRONMENT): its programs come first on the path, so that tests find the installed commands.
 run_pytest = PATH="$(abspath $(1))/bin:$$PATH" $(1)/bin/pytest $(PYTEST_ARGS)
 
+# An idle worker takes tests from the other, since some of them take minutes.
+in_parallel = -n $(WORKERS) --dist worksteal
+
 help:
 	@echo "make demo          train a small model three times under the immutable layout, and show what is on disk"
 	@echo "make test          lint, test-core, test-nemo and test-pythons"
@@ -76,16 +79,16 @@ format: $(VENV)/.project
 	$(VENV)/bin/ruff format .
 
 test-core: $(VENV)/.project
-	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo tests
+	$(call run_pytest,$(VENV)) $(in_parallel) --ignore=tests/nemo tests
 
 # The launchers one at a time: each test starts several processes that import NeMo.
 test-nemo: $(VENV)/.project
-	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo/launchers tests/nemo
+	$(call run_pytest,$(VENV)) $(in_parallel) --ignore=tests/nemo/launchers tests/nemo
 	$(call run_pytest,$(VENV)) tests/nemo/launchers
 
 # As root it mounts file systems on loop devices; what cannot be mounted is named at the end, as a skipped test.
 proof: $(VENV)/.project
-	$(call run_pytest,$(VENV)) -n $(WORKERS) -m proof tests
+	$(call run_pytest,$(VENV)) $(in_parallel) -m proof tests
 
 # The tests of the library on real file systems, with all that they write; as root. SSHFS and exFAT have too little for
 # most of them: what holds there is tried by tests/mounts/test_core_on_mounts.py, a part of `make proof`.
@@ -94,7 +97,7 @@ test-mounts: $(VENV)/.project
 		scratch="$$(mktemp -d)"; mkdir "$$scratch/mount"; \
 		echo "The tests of the library on $$kind"; \
 		$(VENV)/bin/python tests/mounts/on_mount.py "$$kind" "$$scratch/mount" \
-			env PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGS) -n $(WORKERS) -p no:cacheprovider \
+			env PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/pytest $(PYTEST_ARGS) $(in_parallel) -p no:cacheprovider \
 			--basetemp "$$scratch/mount/tests" $(CORE_TESTS); \
 		rm -rf "$$scratch"; \
 	done
@@ -112,7 +115,7 @@ test-matrix:
 	done
 
 test-one-nemo: $(VENV)/.project
-	$(call run_pytest,$(VENV)) -n $(WORKERS) --ignore=tests/nemo/launchers $(MATRIX_TESTS)
+	$(call run_pytest,$(VENV)) $(in_parallel) --ignore=tests/nemo/launchers $(MATRIX_TESTS)
 
 docs: .venv-docs/.docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet --site-dir site
@@ -140,7 +143,7 @@ test-pythons:
 
 # The slow ones try a kill or an error at every step, or a thousand ranks: what they find is not the Python's.
 test-python-%: .venv-%/.light
-	$(call run_pytest,.venv-$*) -n $(WORKERS) --ignore=tests/nemo -m "not nemo and not proof and not slow" tests
+	$(call run_pytest,.venv-$*) $(in_parallel) --ignore=tests/nemo -m "not nemo and not proof and not slow" tests
 
 clean:
 	rm -rf .venv .venv-* $(VENV) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
