@@ -11,7 +11,6 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from immutable_logs.durable_files import is_link_hidden, read_link
@@ -19,6 +18,7 @@ from immutable_logs.errors import ImmutableLogsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from immutable_logs.layout import ExperimentLayout, RunLayout
 
@@ -240,15 +240,12 @@ def curve_sources(layout: ExperimentLayout, runs: Sequence[str], *, per_run: boo
 
 def has_hidden_links(layout: ExperimentLayout) -> bool:
     """Tell whether the mount refuses to say where the links of ``tensorboard/`` lead: nothing can follow them then."""
-    with suppress(OSError), os.scandir(layout.tensorboard) as lineages:
-        for lineage in lineages:
-            with suppress(OSError), os.scandir(lineage) as entries:
-                for entry in entries:
-                    try:
-                        read_link(Path(entry.path))
-                    except OSError as error:
-                        if is_link_hidden(error):
-                            return True
+    for path in layout.tensorboard.glob("*/*"):
+        try:
+            read_link(path)
+        except OSError as error:
+            if is_link_hidden(error):
+                return True
     return False
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from immutable_logs.cli.columns import paint
 from immutable_logs.cli.plain_text import harmless, harmless_lines
 from immutable_logs.cli.terminal import has_colours, note
+from immutable_logs.errors import describe_os_error
 from immutable_logs.records import FORMAT
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Problems:
 
     def __call__(self, error: OSError) -> None:
         """Say it on stderr."""
-        text = f"{error.strerror or error}: {error.filename}"
+        text = describe_os_error(error)
         if text not in self._said:
             self._said.add(text)
             note(f"Warning: a log cannot be read: {text}")
