@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -513,6 +514,22 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
     finally:
         started.close()
+
+
+@contextmanager
+def hidden_links() -> Iterator[None]:
+    """Behave in a `with` block as SSHFS does that does not say where links lead that are absolute or go up."""
+    readlink = os.readlink
+
+    def refuse(path: Path | str) -> str:
+        text = readlink(path)
+        if text.startswith(("/", "..")):
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        return text
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "readlink", refuse)
+        yield
 
 
 def keeps_links_back() -> bool:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -27,6 +26,7 @@ from immutable_logs.retention import Conditions, Decision
 from immutable_logs.run import Run, begin_run
 from immutable_logs.run_id import format_run_id
 from immutable_logs.verification import verify_experiment
+from tests.conftest import hidden_links
 
 DAY = 86400.0
 ALL = Conditions(keep_last=0)
@@ -301,19 +301,12 @@ def test_a_rank_that_joins_between_the_mark_and_the_removal_keeps_its_files(
     assert case.findings() == []
 
 
-def test_links_that_the_mount_hides_stop_the_removal(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_that_the_mount_hides_stop_the_removal(case: Case) -> None:
     """As through SSHFS: which links lead into the run cannot be told, and none may be left dangling."""
     run, _ = case.finish(), case.finish()
     links = sorted(path for path in (case.path / "tensorboard").rglob("*") if path.is_symlink())
-    readlink = os.readlink
 
-    def refuse(path: Path | str) -> str:
-        if readlink(path).startswith(".."):
-            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
-        return readlink(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "readlink", refuse)
+    with hidden_links():
         result = case.prune()[run.id]
 
     assert (result.outcome, result.problem and "Operation not permitted" in result.problem) == (UNFINISHED, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,17 @@ class Launches:
         """
         command = [*program, *self.command(*overrides, launcher=launcher, script=script)]
         return self.start_command(command, environment=environment)
+
+    def copy_scripts(self) -> Path:
+        """Put the scripts where commands start, so that `python train.py` runs as on a page; return the configuration.
+
+        Its experiment is `experiment` and it knows `num_nodes`, as a configuration for a cluster does.
+        """
+        shutil.copytree(SCRIPTS, self.directory, dirs_exist_ok=True)
+        configuration = self.directory / "train.yaml"
+        text = configuration.read_text(encoding="utf-8").replace("exp_dir: ???", "exp_dir: exp")
+        configuration.write_text(text.replace("devices: 1", "devices: 1\n  num_nodes: 1"), encoding="utf-8")
+        return configuration
 
     def start_command(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Started:
         """Start any command in the directory of the experiments, with variables added."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.nemo.launchers.conftest import Launches, Started
 
 ROOT = Path(__file__).parents[3]
-SCRIPTS = ROOT / "tests" / "nemo" / "scripts"
 AS_ROOT_ON_FEW_CORES = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -29,10 +28,7 @@ AS_ROOT_ON_FEW_CORES = {
 @pytest.fixture
 def training(launches: Launches) -> Path:
     """A directory with `train.py`, its configuration, and what the page means by `mpirun` and `mpiexec`."""
-    shutil.copytree(SCRIPTS, launches.directory, dirs_exist_ok=True)
-    configuration = (SCRIPTS / "train.yaml").read_text(encoding="utf-8").replace("exp_dir: ???", "exp_dir: exp")
-    configuration = configuration.replace("devices: 1", "devices: 1\n  num_nodes: 1")
-    (launches.directory / "train.yaml").write_text(configuration, encoding="utf-8")
+    launches.copy_scripts()
     programs = launches.directory / "programs"
     programs.mkdir()
     for name, program in {"mpirun": "mpirun.openmpi", "mpiexec": "mpiexec.hydra"}.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +12,16 @@ if TYPE_CHECKING:
     from tests.nemo.launchers.slurm.conftest import Slurm
 
 ROOT = Path(__file__).parents[4]
-SCRIPTS = ROOT / "tests" / "nemo" / "scripts"
 
 
 def test_the_script_trains_and_is_requeued_at_the_signal(slurm: Slurm) -> None:
     """Near the limit Slurm sends the signal that the script asks for; the second start continues."""
     directory = slurm.launches.directory
-    shutil.copytree(SCRIPTS, directory, dirs_exist_ok=True)
-    configuration = (SCRIPTS / "train.yaml").read_text(encoding="utf-8")
-    configuration = configuration.replace("max_epochs: 2", "max_epochs: 2\n  num_nodes: 1")
-    configuration = configuration.replace("seconds_per_step: 0.0", "seconds_per_step: ${oc.decode:${oc.env:SLOW}}")
-    (directory / "train.yaml").write_text(configuration, encoding="utf-8")
-    page = (ROOT / "docs" / "how-to" / "slurm.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    configuration = slurm.launches.copy_scripts()
+    text = configuration.read_text(encoding="utf-8")
+    text = text.replace("seconds_per_step: 0.0", "seconds_per_step: ${oc.decode:${oc.env:SLOW}}")
+    configuration.write_text(text, encoding="utf-8")
+    (script,) = [each for each in commands_of(ROOT / "docs" / "how-to" / "slurm.md") if each.startswith("#!")]
     assert "#SBATCH --signal=SIGUSR1@300\n" in script
     # This cluster has no GPU to give.
     script = script.replace("#SBATCH --gpus-per-node=2\n", "")
@@ -57,11 +52,7 @@ def test_two_nodes_try_a_mount(slurm: Slurm) -> None:
 def test_torchrun_in_a_step_of_the_page(slurm: Slurm) -> None:
     """One agent on each node with two workers each: torchrun knows the ranks, Slurm only the agents."""
     (command,) = [each for each in commands_of(ROOT / "docs" / "how-to" / "torchrun.md") if each.startswith("srun")]
-    directory = slurm.launches.directory
-    shutil.copytree(SCRIPTS, directory, dirs_exist_ok=True)
-    configuration = (SCRIPTS / "train.yaml").read_text(encoding="utf-8").replace("exp_dir: ???", "exp_dir: exp")
-    configuration = configuration.replace("devices: 1", "devices: 1\n  num_nodes: 1")
-    (directory / "train.yaml").write_text(configuration, encoding="utf-8")
+    slurm.launches.copy_scripts()
     for page, here in {
         '"$(scontrol show hostnames | head -n 1):29400"': f"127.0.0.1:{slurm.environment['MASTER_PORT']}",
         "--nproc-per-node=8": "--nproc-per-node=2",
