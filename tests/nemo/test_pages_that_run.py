@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.page_shell import PageShell
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -49,8 +49,7 @@ class Page:
     def __init__(self, page: Path, directory: Path, environment: dict[str, str]) -> None:
         self._text = page.read_text(encoding="utf-8")
         self._directory = directory
-        self._cwd = directory
-        self._environment = {**environment, "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+        self._shell = PageShell(directory, environment)
         self._runs: dict[str, str] = {}
 
     def run(self, *, sections: int | None = None) -> int:
@@ -67,28 +66,9 @@ class Page:
                 continue
             for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
                 command, _, output = re.sub(r"\\\n\s*", "", each).partition("\n")
-                self._check(command, output.splitlines(), self._output_of(command))
+                self._check(command, output.splitlines(), self._shell.run(command)[1].splitlines())
                 count += 1
         return count
-
-    def _output_of(self, command: str) -> list[str]:
-        """Run a command where the one before it has left the shell."""
-        state = self._directory / ".where"
-        finished = subprocess.run(
-            ["bash", "-c", f'{command}\nprintf %s "$PWD" > {state}'],
-            cwd=self._cwd,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=100,
-            check=False,
-        )
-        self._cwd = Path(state.read_text(encoding="utf-8"))
-        state.unlink()
-        return finished.stdout.splitlines()
 
     def _check(self, command: str, expected: list[str], found: list[str]) -> None:
         rest = iter(self._local(line) for line in found)

@@ -6,17 +6,15 @@ import os
 import re
 import select
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from immutable_logs import start_run
+from tests.page_shell import TIME_LIMIT, PageShell
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -49,9 +47,6 @@ INSTALLATION = r"(pip install path/to/immutable-logs|make test)$"
 
 WITHOUT_A_CLUSTER = r"kubectl create "
 """Not run: there is no Kubernetes. The manifests are read, and their variables tried in tests/launchers."""
-
-TIME_LIMIT = 60.0
-"""Seconds until a command is given up."""
 
 GOES_ON = re.compile(r"--follow|--start|-- --port|^tensorboard ")
 """Commands that end when somebody ends them."""
@@ -132,38 +127,21 @@ def place(tmp_path: Path, write_events: Callable[..., Path]) -> Path:
 
 
 class Shell:
-    """Runs the commands of a page one after the other, each where the one before it has left the directory."""
+    """Runs commands as they stand on a page, but for the directories and the port that it names."""
 
     def __init__(self, place: Path, environ: dict[str, str]) -> None:
         self._place = place
-        self._cwd = place
-        self._environ = {**environ, "HOME": str(place), "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
+        self._shell = PageShell(place, {**environ, "HOME": str(place)})
 
     def run(self, command: str) -> str:
         """Run a command to its end, or until it has printed something if it goes on; return what it prints."""
         command = re.sub(r"(?<![\w.])/(scratch|shared)\b", rf"{self._place}/\1", command).replace(" 6007", " 0")
-        state = self._place / ".where"
-        state.unlink(missing_ok=True)
-        popen = subprocess.Popen(
-            ["bash", "-ec", f"trap 'printf %s \"$PWD\" > {state}' EXIT\n{command}"],
-            cwd=self._cwd,
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            if GOES_ON.search(command):
+        if GOES_ON.search(command):
+            with self._shell.started(command) as popen:
                 return self._until_it_speaks(popen)
-            said = popen.communicate(timeout=TIME_LIMIT)[0].decode()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(popen.pid, signal.SIGKILL)
-            popen.communicate()
-        assert popen.returncode == 0, f"$ {command}\n{said}"
+        status, said = self._shell.run(command)
+        assert status == 0, f"$ {command}\n{said}"
         assert "Traceback" not in said
-        self._cwd = Path(state.read_text(encoding="utf-8"))
         return said
 
     def _until_it_speaks(self, popen: subprocess.Popen[bytes]) -> str:
