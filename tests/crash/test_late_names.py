@@ -21,6 +21,8 @@ from tests.conftest import shown_by_latest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from typing_extensions import Self
+
     from tests.conftest import Children
 
 DELAY = 35.0
@@ -89,20 +91,26 @@ class LateMount:
         self._find(path, itself=False)
         self._real["symlink"](text, path)
 
-    def _scandir(self, path: Any) -> Any:
+    def _scandir(self, path: Any) -> _Listing:
         self._find(path, itself=True)
-        return _Listing(each for each in self._real["scandir"](path) if each.path not in self.hidden)
+        return _Listing(self._real["scandir"](path), self.hidden)
 
 
 class _Listing:
-    def __init__(self, entries: Iterator[Any]) -> None:
-        self._entries = entries
+    """What `os.scandir` gives, without the names that are hidden."""
 
-    def __enter__(self) -> Iterator[Any]:
-        return self._entries
+    def __init__(self, entries: Any, hidden: set[str]) -> None:
+        self._entries = entries
+        self._hidden = hidden
+
+    def __iter__(self) -> Iterator[os.DirEntry[str]]:
+        return (entry for entry in self._entries if entry.path not in self._hidden)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._entries.close()
 
 
 @pytest.fixture
