@@ -6,6 +6,7 @@ are the server's, whatever the node's clock says.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -28,10 +29,14 @@ from immutable_logs.process import Process
 from immutable_logs.rank_entries import read_rank_entries
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.conftest import Children
 
 FAKETIME = shutil.which("faketime")
 pytestmark = pytest.mark.skipif(FAKETIME is None, reason="needs the program faketime (Debian package faketime)")
+
+SHARED_MEMORY = Path("/dev/shm")
 
 DAY = 86400.0
 
@@ -71,17 +76,39 @@ STAY = """
 """
 
 
+def remove_leftovers() -> None:
+    """Remove what killed processes under libfaketime left: one that is given the number of such a process exits."""
+    for path in SHARED_MEMORY.glob("*faketime_s[eh]m_*"):
+        process = path.name.rpartition("_")[2]
+        if not Path("/proc", process).exists():
+            path.unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def clean_shared_memory() -> Iterator[None]:
+    """Let a test neither meet nor leave the leftovers of processes that were killed."""
+    remove_leftovers()
+    yield
+    remove_leftovers()
+
+
+@functools.cache
+def find_library() -> str:
+    """Return what to preload: the library that the program `faketime` preloads."""
+    assert FAKETIME is not None
+    shown = subprocess.run(
+        [FAKETIME, "-f", "+0", "printenv", "LD_PRELOAD"], capture_output=True, text=True, check=True
+    )
+    return shown.stdout.strip()
+
+
 def clock(setting: str) -> dict[str, str]:
     """Return the variables that shift the clock of a child: ``+90s``, or a moment at which it stands still.
 
     The times of files stay the kernel's, both when they are read and when they are set to "now".
     """
-    assert FAKETIME is not None
-    shown = subprocess.run(
-        [FAKETIME, "-f", "+0", "printenv", "LD_PRELOAD"], capture_output=True, text=True, check=True
-    )
     return {
-        "LD_PRELOAD": shown.stdout.strip(),
+        "LD_PRELOAD": find_library(),
         "FAKETIME": setting,
         "NO_FAKE_STAT": "1",
         "FAKE_UTIME": "1",
