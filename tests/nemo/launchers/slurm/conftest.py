@@ -82,14 +82,15 @@ class Job:
         self.slurm.run("scontrol", "requeue", self.id)
 
     def start_again(self, restarts: int = 1) -> None:
-        """Wait until the job has been requeued, and have it started at once: Slurm holds it back for two minutes."""
+        """Wait until the job has been requeued, and have it started: Slurm would hold it back for two minutes."""
         self.wait_until(lambda: int(self._property("Restarts")) >= restarts, "the job is requeued")
         self.wait_until(lambda: self.state != "COMPLETING", "the job's processes end")
         # The node's daemon cleans up a moment later, under the name that the job has again when it starts.
         spool = Path(self.slurm.environment["SLURM_CONF"]).parent
         self.wait_until(lambda: not list(spool.glob(f"*/job{int(self.id):05d}*")), "the nodes forget the job")
         if self.state == "PENDING":
-            self.slurm.run("scontrol", "update", f"jobid={self.id}", "StartTime=now")
+            # A start in the second in which the nodes ended the job is refused ("Job credential revoked").
+            self.slurm.run("scontrol", "update", f"jobid={self.id}", "StartTime=now+2")
 
     def _property(self, name: str) -> str:
         words = self.slurm.run("scontrol", "--oneliner", "show", "job", self.id).split()
