@@ -19,7 +19,6 @@ PROTOCOL = [
     "test_latest_link.py",
     "test_run.py",
     "concurrency/test_launches.py",
-    "crash/test_late_names.py",
     "crash/test_weak_file_systems.py",
 ]
 WITHOUT_LINKS = [*PROTOCOL, "test_manifest.py", "test_rank_entries.py", "test_records.py", "crash/test_kills.py"]
