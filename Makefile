@@ -42,8 +42,11 @@ pip_install = $(1)/bin/python -m pip install -qq
 # $(call run_pytest,ENVIRONMENT): its programs come first on the path, so that tests find the installed commands.
 run_pytest = PATH="$(abspath $(1))/bin:$$PATH" $(1)/bin/pytest $(PYTEST_ARGS)
 
-# An idle worker takes tests from the other, since some of them take minutes.
+# An idle worker takes tests from the other, since some of them take minutes. The tests without NeMo wait a good part of
+# their time for what they start, so that there may be two of them for each processor.
 in_parallel = -n $(WORKERS) --dist worksteal
+in_parallel_without_nemo = -n $(if $(filter auto,$(WORKERS)),$$((2 * $$(getconf _NPROCESSORS_ONLN))),$(WORKERS)) \
+	--dist worksteal
 
 help:
 	@echo "make demo          train a small model three times under the immutable layout, and show what is on disk"
@@ -79,12 +82,10 @@ format: $(VENV)/.project
 	$(VENV)/bin/ruff format .
 
 test-core: $(VENV)/.project
-	$(call run_pytest,$(VENV)) $(in_parallel) --ignore=tests/nemo tests
+	$(call run_pytest,$(VENV)) $(in_parallel_without_nemo) --ignore=tests/nemo tests
 
-# The launchers one at a time: each test starts several processes that import NeMo.
 test-nemo: $(VENV)/.project
-	$(call run_pytest,$(VENV)) $(in_parallel) --ignore=tests/nemo/launchers tests/nemo
-	$(call run_pytest,$(VENV)) tests/nemo/launchers
+	$(call run_pytest,$(VENV)) $(in_parallel) tests/nemo
 
 # As root it mounts file systems on loop devices; what cannot be mounted is named at the end, as a skipped test.
 proof: $(VENV)/.project
@@ -143,7 +144,7 @@ test-pythons:
 
 # The slow ones try a kill or an error at every step, or a thousand ranks: what they find is not the Python's.
 test-python-%: .venv-%/.light
-	$(call run_pytest,.venv-$*) $(in_parallel) --ignore=tests/nemo -m "not nemo and not proof and not slow" tests
+	$(call run_pytest,.venv-$*) $(in_parallel_without_nemo) --ignore=tests/nemo -m "not nemo and not proof and not slow" tests
 
 clean:
 	rm -rf .venv .venv-* $(VENV) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
