@@ -10,7 +10,7 @@ wins:
 4. Open MPI's ``mpirun``, PALS, Flux, ``jsrun``: the launcher's own id (`launchers.mpi`)
 5. a Slurm step (`launchers.slurm`)
 6. ``RANK`` or ``NODE_RANK`` with ``MASTER_ADDR`` and ``MASTER_PORT`` (`launchers.master_address`)
-7. nothing: a random token, for a single process or the parent of Lightning's launcher
+7. nothing: a random token, for a single process or the parent of Lightning's launcher; one of several ranks is refused
 
 ``mpirun`` stands before Slurm because inside a Slurm job the processes that it starts carry the Slurm variables of
 the daemons that started them, on the first node others than on the rest.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from immutable_logs.errors import LaunchDetectionError
 from immutable_logs.launch import LAUNCH_ID_VARIABLE, Launch, format_key
 from immutable_logs.launchers import lightning, master_address, mpi, slurm, torchrun
-from immutable_logs.launchers.ranks import detect_ranks
+from immutable_logs.launchers.ranks import detect_ranks, has_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ def detect_launch(
             or mpi.detect(environ, ranks)
             or slurm.detect(environ, ranks)
             or master_address.detect(environ, ranks)
-            or Launch(key=format_key("single", new_token()), unique=True, ranks=ranks, source="single process")
+            or _launch_of_one_process(environ, ranks, new_token)
         )
     key = found.key if ranks.world_size is None else f"{found.key} world={ranks.world_size}"
     return replace(found, key=key, job=environ.get("SLURM_JOB_ID") or environ.get("LSB_JOBID"))
@@ -82,6 +82,22 @@ def _launch_of_the_user(environ: Mapping[str, str], ranks: Ranks) -> Launch:
     return Launch(
         key=format_key(*key), unique=is_unique, ranks=ranks, source=LAUNCH_ID_VARIABLE, caution=torchrun.CAUTION
     )
+
+
+def _launch_of_one_process(environ: Mapping[str, str], ranks: Ranks, new_token: Callable[[], str]) -> Launch:
+    """Return a launch of its own; one of several ranks is refused, since each would take itself for a launch.
+
+    So it is with MPICH's Hydra outside a Slurm step, which gives no id, and where ``MASTER_ADDR`` was not handed on.
+    """
+    if has_rank(environ) and (ranks.global_rank > 0 or (ranks.world_size or 1) > 1):
+        among = f"rank {ranks.global_rank}" + (f" of {ranks.world_size}" if ranks.world_size else "")
+        raise LaunchDetectionError(
+            "environment",
+            f"this is {among}, and nothing in the environment tells which launch that is, so that the ranks cannot "
+            f"settle on one run\nHINT: set {LAUNCH_ID_VARIABLE} to the same text on all ranks, another for each "
+            f"launch, for example {LAUNCH_ID_VARIABLE}=$(date +%s.%N) mpirun …",
+        )
+    return Launch(key=format_key("single", new_token()), unique=True, ranks=ranks, source="single process")
 
 
 class ProcessLaunch:

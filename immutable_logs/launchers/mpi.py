@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from immutable_logs.errors import LaunchDetectionError
-from immutable_logs.launch import LAUNCH_ID_VARIABLE, Launch, Ranks, format_key
+from immutable_logs.launch import Launch, format_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from immutable_logs.launch import Ranks
 
 _LAUNCHERS: Final = (
     # name, variable of the rank, variables of the launch (the first is needed)
@@ -28,27 +29,9 @@ _LAUNCHERS: Final = (
 
 
 def detect(environ: Mapping[str, str], ranks: Ranks) -> Launch | None:
-    """Return the launch of a rank that one of these launchers started.
-
-    Raises:
-        LaunchDetectionError: If several ranks were started by an MPI that gives no id, as MPICH's Hydra does outside
-            a Slurm step: each would take itself for a launch of its own.
-    """
+    """Return the launch of a rank that one of these launchers started."""
     for name, rank_variable, variables in _LAUNCHERS:
         if environ.get(rank_variable) and environ.get(variables[0]):
             values = (environ.get(variable, "") for variable in variables)
             return Launch(key=format_key(name, *values), unique=True, ranks=ranks, source=name)
-    # In a Slurm step the step is the launch: `srun --mpi=pmi2`, and Hydra, which starts its proxies by `srun`.
-    if environ.get("PMI_RANK") and not environ.get("RANK") and not environ.get("SLURM_STEP_ID"):
-        _refuse_without_id(ranks)
     return None
-
-
-def _refuse_without_id(ranks: Ranks) -> None:
-    if (ranks.world_size or 1) > 1:
-        raise LaunchDetectionError(
-            "MPI",
-            f"this is rank {ranks.global_rank} of {ranks.world_size} of an MPI launcher that tells no id of the "
-            f"launch, so that the ranks cannot settle on one run\nHINT: set {LAUNCH_ID_VARIABLE} to the same text on "
-            f"all ranks, another for each launch: {LAUNCH_ID_VARIABLE}=$(date +%s.%N) mpirun …",
-        )

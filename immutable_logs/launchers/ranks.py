@@ -54,6 +54,11 @@ def detect_ranks(environ: Mapping[str, str], ranks_per_node: int | None = None) 
     return Ranks(global_rank, local_rank or 0, node_rank or 0, world_size)
 
 
+def has_rank(environ: Mapping[str, str]) -> bool:
+    """Tell whether a launcher has told the process its rank."""
+    return any(environ.get(row[0][0]) for row in _LAUNCHERS)
+
+
 def is_rank(text: str) -> bool:
     """Tell whether a text is a number that a rank can have: Python refuses to read one of some thousand digits."""
     return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS

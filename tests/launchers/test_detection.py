@@ -293,6 +293,31 @@ def test_incomplete_address_is_a_single_process(environ: dict[str, str]) -> None
     assert detect(environ).source == "single process"
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node1"},
+        {"RANK": "1"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+        {"PALS_RANKID": "0", "PMI_SIZE": "4"},
+        {"FLUX_TASK_RANK": "1"},
+        {"PMI_RANK": "0", "PMI_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
+    ],
+    ids=str,
+)
+def test_one_of_several_ranks_without_a_launch_is_refused(environ: dict[str, str]) -> None:
+    """Whichever launcher told it the rank: each would make a run of its own, and rank zero's alone a record."""
+    with pytest.raises(LaunchDetectionError, match=r"this is rank \d.*\nHINT: set IMMUTABLE_LOGS_LAUNCH_ID"):
+        detect(environ)
+    assert detect({**environ, "IMMUTABLE_LOGS_LAUNCH_ID": "mine"}).source == "IMMUTABLE_LOGS_LAUNCH_ID"
+
+
+def test_world_size_alone_tells_of_no_rank() -> None:
+    """The parent of Lightning's launcher, in a container that sets it for other programs."""
+    assert detect({"WORLD_SIZE": "8", "LOCAL_RANK": "0"}).source == "single process"
+
+
 def test_plain_processes_never_share_a_key() -> None:
     """Without any variable each process is a launch of its own."""
     assert detect({}).key != detect({}).key
@@ -378,10 +403,11 @@ def test_damaged_export_is_ignored(text: str) -> None:
 
 def test_process_with_a_local_rank_exports_nothing() -> None:
     """It was itself started by a launcher, and what it starts would take that local rank for its own."""
-    environ = {"LOCAL_RANK": "1", "RANK": "1"}
+    environ = {"LOCAL_RANK": "1", "RANK": "1", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+    before = dict(environ)
     lightning.export(environ, detect(environ), 77)
 
-    assert environ == {"LOCAL_RANK": "1", "RANK": "1"}
+    assert environ == before
 
 
 def test_environment_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_mpich_is_refused_with_what_to_do(launches: Launches, name: str) -> None
     started.popen.wait(timeout=240)
     output = started.output.read_text(encoding="utf-8", errors="replace")
     assert started.popen.returncode != 0, output
-    assert "of 2 of an MPI launcher that tells no id of the launch" in output
+    assert "of 2, and nothing in the environment tells which launch that is" in output
     assert "HINT: set IMMUTABLE_LOGS_LAUNCH_ID to the same text on all ranks" in output
     assert not launches.experiment.exists()
 
