@@ -41,6 +41,7 @@ def find_origin(layout: ExperimentLayout, run_id: str, checkpoint: os.PathLike[s
 
     A checkpoint inside a run directory was written by that run. One in a shared directory was written by the run that
     started last before it was: both times are the file server's (``run.json`` and the checkpoint), no clock counts.
+    A run that started from it since knows the writer.
     If none was, an adopted run wrote it; its ``run.json`` is newer, so there the times in the manifest count.
 
     Args:
@@ -96,8 +97,9 @@ def _writer(layout: ExperimentLayout, run_id: str, checkpoint: Path) -> str | No
         written = os.stat(checkpoint).st_mtime
         candidates = [run for run in recent_started_runs(layout) if run != run_id]
         for run in candidates[:_MAX_CANDIDATES]:
-            if _can_have_written(layout, run, location, written):
-                return run
+            writer = _writer_known_by(layout, run, location, written)
+            if writer is not None:
+                return writer
         if not os.path.isabs(location):
             return _adopted_writer(layout, written)
     return None
@@ -113,12 +115,19 @@ def _adopted_writer(layout: ExperimentLayout, written: float) -> str | None:
     return max(((started, run) for started, run in adopted if started <= written), default=(0.0, None))[1]
 
 
-def _can_have_written(layout: ExperimentLayout, run: str, location: str, written: float) -> bool:
-    """Tell whether a run had started when a checkpoint was written, and writes checkpoints to where it lies."""
+def _writer_known_by(layout: ExperimentLayout, run: str, location: str, written: float) -> str | None:
+    """Return the run itself if it can have written a checkpoint, or the writer that it found when it started from it.
+
+    So many starts from one checkpoint, as in a job that dies again and again, need no look at all of them.
+    """
     path = layout.run(run).run_record
     with suppress(OSError, RecordError):
-        if os.stat(path).st_mtime <= written:
-            home = RunRecord.decode(durable_files.read_bytes(path), path).checkpoints
-            is_home = isinstance(home, str) and location.startswith(home.rstrip("/") + "/")
-            return not os.path.isabs(location) or is_home
-    return False
+        has_started_since = os.stat(path).st_mtime > written
+        record = RunRecord.decode(durable_files.read_bytes(path), path)
+        if has_started_since:
+            found = record.resumed_from if record.checkpoint == location else None
+            return found if found is not None and is_run_id(found) else None
+        home = record.checkpoints
+        if not os.path.isabs(location) or (home is not None and location.startswith(home.rstrip("/") + "/")):
+            return run
+    return None

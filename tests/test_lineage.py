@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
+from immutable_logs import durable_files
 from immutable_logs.layout import ExperimentLayout
 from immutable_logs.lineage import Origin, find_origin, relative_to_experiment
 from immutable_logs.manifest import append_record
@@ -25,10 +27,12 @@ def layout(experiment: Path) -> ExperimentLayout:
     return layout
 
 
-def add_run(layout: ExperimentLayout, at: float, *, lineage: str = "", checkpoints: str = "checkpoints") -> str:
+def add_run(
+    layout: ExperimentLayout, at: float, *, lineage: str = "", checkpoints: str = "checkpoints", **fields: str | None
+) -> str:
     """Make a run whose `run.json` was written at a time of the file server."""
     run = format_run_id(1796092095.0 + at, bytes(8))
-    record = RunRecord(run=run, started="t", lineage=lineage or run, checkpoints=checkpoints)
+    record = RunRecord(run=run, started="t", lineage=lineage or run, checkpoints=checkpoints, **fields)  # type: ignore[arg-type]
     path = layout.run(run).run_record
     path.parent.mkdir()
     path.write_bytes(record.encode())
@@ -58,6 +62,26 @@ def test_shared_checkpoint_was_written_by_the_run_that_started_last_before_it(la
     checkpoint = add_checkpoint(layout.checkpoints / "last.ckpt", 250.0)
 
     assert find_origin(layout, NEW, checkpoint) == Origin(second, second)
+
+
+def test_writer_is_found_after_any_number_of_starts_from_its_checkpoint(
+    layout: ExperimentLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a job that dies again and again before it saves anything, or before it knows what it resumes."""
+    first = add_run(layout, 100.0)
+    writer = add_run(layout, 200.0, lineage=first)
+    checkpoint = add_checkpoint(layout.checkpoints / "last.ckpt", 250.0)
+    location = "checkpoints/last.ckpt"
+    for number in range(200):
+        add_run(layout, 300.0 + number, lineage=first, checkpoint=location, resumed_from=writer)
+    add_run(layout, 600.0, checkpoint="checkpoints/other.ckpt", resumed_from=first)
+    add_run(layout, 601.0, checkpoint=location)
+    add_run(layout, 602.0, checkpoint=location, resumed_from="../../elsewhere")
+    reader = Mock(wraps=durable_files.read_bytes)
+    monkeypatch.setattr(durable_files, "read_bytes", reader)
+
+    assert find_origin(layout, NEW, checkpoint) == Origin(first, writer)
+    assert reader.call_count == 5  # the last four starts, and the writer
 
 
 def test_lineage_goes_back_to_the_first_run(layout: ExperimentLayout) -> None:

@@ -282,13 +282,13 @@ class _Session:
         if directory is not None and SLURMEnvironment.detect():
             redirect_requeue(self._trainer._checkpoint_connector, layout, directory)
             self._is_requeue_redirected = True
-        with never_stopping_training("find out what is continued by", run):
-            run.origin = find_origin(layout, run.id, self._checkpoint())
+        if run.keeps_records:
+            with never_stopping_training("find out what is continued by", run):
+                run.origin = find_origin(layout, run.id, self._checkpoint())
+            watch_sigterm()
         from immutable_logs.nemo_integration.callback import RunCallback
 
         self._trainer.callbacks.insert(0, RunCallback(run.id, str(run.experiment), run.origin.lineage))
-        if run.keeps_records:
-            watch_sigterm()
 
     def _checkpoint(self) -> str | None:
         """Return the checkpoint that the trainer will start from, as far as it is known now."""

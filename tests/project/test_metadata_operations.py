@@ -53,14 +53,14 @@ AUDITED = """
 """
 
 
-def prepare(experiment: Path, *, earlier_runs: int, ranks: int) -> None:
-    """Make an experiment with earlier runs, and let all ranks of a launch but the first after them join."""
+def prepare(experiment: Path, *, earlier_runs: int, ranks: int, key: str = "id launch", unique: bool = True) -> None:
+    """Make an experiment with earlier runs, and let the first ranks of a launch join."""
     for _ in range(earlier_runs):
         start_run(experiment).finish()
     for rank in range(ranks):
         join_run(
             ExperimentLayout.of(experiment),
-            Launch(key="id launch call=1", unique=True, ranks=Ranks(rank), source="test"),
+            Launch(key=f"{key} call=1", unique=unique, ranks=Ranks(rank), source="test"),
             process=Process("elsewhere", rank),
             process_age=lambda: 0.0,
             new_run_id=lambda: format_run_id(1796092095.0, bytes(8)),
@@ -91,18 +91,26 @@ def traced_calls(children: Children, experiment: Path, trace: Path, environ: dic
 
 
 RANK = {"IMMUTABLE_LOGS_LAUNCH_ID": "launch"}
+SHARED_KEY = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 
 
 @needs_strace
-def test_rank_that_joins_makes_as_few_calls_among_many_ranks_and_runs(children: Children, tmp_path: Path) -> None:
-    """Two calls, whether it is one of 3 ranks in a new experiment or one of 201 after 60 earlier runs."""
-    prepare(tmp_path / "small", earlier_runs=0, ranks=2)
-    prepare(tmp_path / "large", earlier_runs=60, ranks=200)
-    small = traced_calls(children, tmp_path / "small", tmp_path / "a", {**RANK, "RANK": "2"})
-    large = traced_calls(children, tmp_path / "large", tmp_path / "b", {**RANK, "RANK": "200"})
+@pytest.mark.parametrize(
+    ("environ", "key", "count"),
+    [(RANK, "id launch", 2), (SHARED_KEY, "master node1:29500", 6)],
+    ids=["a unique key", "a key that launches can share"],
+)
+def test_rank_that_joins_makes_as_few_calls_among_many_ranks_and_runs(
+    children: Children, tmp_path: Path, environ: dict[str, str], key: str, count: int
+) -> None:
+    """The same few calls, whether it is one of 3 ranks in a new experiment or one of 201 after 60 earlier runs."""
+    prepare(tmp_path / "small", earlier_runs=0, ranks=2, key=key, unique=environ is RANK)
+    prepare(tmp_path / "large", earlier_runs=60, ranks=200, key=key, unique=environ is RANK)
+    small = traced_calls(children, tmp_path / "small", tmp_path / "a", {**environ, "RANK": "2"})
+    large = traced_calls(children, tmp_path / "large", tmp_path / "b", {**environ, "RANK": "200"})
 
     assert small == large
-    assert len(small) == 2, small
+    assert len(small) == count, small
 
 
 @needs_strace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import time
@@ -25,7 +26,10 @@ def _rank(rank: int, world_size: int) -> dict[str, str]:
 
 
 def test_no_rank_sleeps_or_talks_to_another(launches: Launches) -> None:
-    """Stock lets every other rank sleep for five seconds; collectives begin with Lightning's own, in `fit`."""
+    """Stock lets every other rank sleep for five seconds; collectives begin with Lightning's own, in `fit`.
+
+    Nor does any but rank zero read a record of a run, also of a training that goes on.
+    """
     ended = launches.run("trainer.devices=2", "trainer.max_epochs=1", script="watched_train.py")
     assert len(ended.values("LOG_DIR")) == 2
     assert ended.value("SLEEPS_1") == "[]"
@@ -35,6 +39,12 @@ def test_no_rank_sleeps_or_talks_to_another(launches: Launches) -> None:
     # The recorders do see what Lightning does.
     assert all("'init_process_group'" in names for names in ended.values("COLLECTIVES_OF_FIT"))
     assert len(ended.values("COLLECTIVES_OF_FIT")) == 2
+
+    resumed = launches.run("trainer.devices=2", "trainer.max_epochs=2", script="watched_train.py")
+    assert Experiment(launches.experiment).runs()[1].resumed_from == ended.run.name
+    # Rank zero looks for the run that wrote the checkpoint, and writes the record.
+    assert {"manifest.jsonl", "run.json"} <= set(ast.literal_eval(resumed.value("RECORDS_0")))
+    assert resumed.value("RECORDS_1") == "[]"
 
 
 def test_a_sleep_that_the_user_asks_for_is_honoured(launches: Launches) -> None:

@@ -1,7 +1,8 @@
-"""A training that tells what `exp_manager` lets a rank wait for."""
+"""A training that tells what `exp_manager` lets a rank wait for, and which records it reads."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, SupportsIndex
@@ -10,7 +11,16 @@ import torch.distributed
 
 sleeps: list[float] = []
 collectives: list[str] = []
+records: list[str] = []
 stock_sleep = time.sleep
+
+
+def record_open(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note the file that is opened if it is one that tells of runs."""
+    if event == "open":
+        name = str(arguments[0]).rpartition("/")[2]
+        if name in ("manifest.jsonl", "run.json"):
+            records.append(name)
 
 
 def recorded_sleep(seconds: float | SupportsIndex, /) -> None:
@@ -31,6 +41,7 @@ def recorded_collective(name: str) -> Callable[..., Any]:
     return call
 
 
+sys.addaudithook(record_open)
 # Before anything else is imported, so that names bound early are the recorded ones too.
 time.sleep = recorded_sleep
 for each in ("init_process_group", "barrier", "monitored_barrier", "all_reduce", "broadcast_object_list"):
@@ -48,9 +59,11 @@ def main(cfg: Any) -> None:
     trainer = pl.Trainer(**cfg.trainer)
     sleeps.clear()
     collectives.clear()
+    records.clear()
     log_dir = exp_manager(trainer, cfg.exp_manager)
-    for line in (f"LOG_DIR={log_dir}", f"SLEEPS_{trainer.global_rank}={sleeps}", f"COLLECTIVES={collectives}"):
-        print(line, flush=True)
+    rank = trainer.global_rank
+    print(f"LOG_DIR={log_dir}", f"SLEEPS_{rank}={sleeps}", f"RECORDS_{rank}={records}", sep="\n", flush=True)
+    print(f"COLLECTIVES={collectives}", flush=True)
     if cfg.stop_before_fit:
         return
     data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4)
