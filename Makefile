@@ -84,8 +84,10 @@ format: $(VENV)/.project
 test-core: $(VENV)/.project
 	$(call run_pytest,$(VENV)) $(in_parallel_without_nemo) --ignore=tests/nemo tests
 
+# The launchers by themselves: each test starts several processes that import NeMo, and takes the processors from others.
 test-nemo: $(VENV)/.project
-	$(call run_pytest,$(VENV)) $(in_parallel) tests/nemo
+	$(call run_pytest,$(VENV)) $(in_parallel) --ignore=tests/nemo/launchers tests/nemo
+	$(call run_pytest,$(VENV)) $(in_parallel) tests/nemo/launchers
 
 # As root it mounts file systems on loop devices; what cannot be mounted is named at the end, as a skipped test.
 proof: $(VENV)/.project

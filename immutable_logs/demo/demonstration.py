@@ -95,7 +95,7 @@ def require_nemo() -> None:
     if missing:
         raise ImmutableLogsError(
             f"the demo trains with NeMo, which is not installed here (not found: {', '.join(missing)})\n"
-            "HINT: pip install 'immutable-logs[nemo]'"
+            "HINT: pip install 'nemo_toolkit[common]'"
         )
 
 

@@ -41,7 +41,7 @@ def test_without_nemo_the_message_says_how_to_install_it(plain_environ: dict[str
     )
 
     assert (completed.returncode, completed.stdout) == (3, "")
-    assert "HINT: pip install 'immutable-logs[nemo]'" in completed.stderr
+    assert "HINT: pip install 'nemo_toolkit[common]'" in completed.stderr
     assert "Traceback" not in completed.stderr
     assert not (tmp_path / "new").exists()
 

@@ -13,43 +13,21 @@ import typer
 from immutable_logs.cli import app
 from immutable_logs.cli.app import COMMANDS
 from immutable_logs.run import Run
+from tests.reference_pages import REFERENCE, first_column, options_in_help, section
 
 RunProgram = Callable[..., subprocess.CompletedProcess[str]]
 FinishRuns = Callable[[Path, int], list[Run]]
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+PAGE = REFERENCE / "cli.md"
 PROGRAM_SECTION = "Options of the program"
 OWN_COMMANDS = list(COMMANDS)
-
-
-def section(title: str) -> str:
-    """Return the part of the page under a heading."""
-    (found,) = re.findall(
-        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    return str(found)
-
-
-def first_column(text: str, heading: str) -> list[str]:
-    """Return the names in code type in the first column of all tables that have a heading."""
-    tables = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    rows = [row.split(" |")[0] for table in tables for row in table.splitlines()]
-    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-
-
-def options_in_help(help_text: str) -> set[str]:
-    """Return the option names that a help text explains."""
-    explained = help_text.partition("\nOptions:\n")[2].partition("\nCommands:\n")[0]
-    return set(re.findall(r"^  (--?[\w-]+)", explained, re.MULTILINE)) | set(
-        re.findall(r"^  -\w, (--[\w-]+)", explained, re.MULTILINE)
-    )
 
 
 @pytest.mark.parametrize("command", [None, *OWN_COMMANDS])
 def test_the_page_has_the_options_that_help_has(run_program: RunProgram, command: str | None) -> None:
     """Every option of the help is on the page under its command, and no other."""
     arguments = [] if command is None else [command]
-    documented = first_column(section(PROGRAM_SECTION if command is None else f"`{command}`"), "option")
+    documented = first_column(section(PAGE, PROGRAM_SECTION if command is None else f"`{command}`"), "option")
 
     found = options_in_help(run_program(*arguments, "--help", COLUMNS="200").stdout)
 
@@ -76,7 +54,7 @@ def test_the_page_shows_the_arguments_that_a_command_takes(command: str) -> None
         if parameter.param_type_name == "argument"
     ]
 
-    (usage,) = re.findall(r"^    immutable-logs (.+)$", section(f"`{command}`"), re.MULTILINE)
+    (usage,) = re.findall(r"^    immutable-logs (.+)$", section(PAGE, f"`{command}`"), re.MULTILINE)
 
     assert usage.partition(" [-- ")[0].split() == [command, *arguments]
 
@@ -90,8 +68,8 @@ def test_the_page_has_the_keys_of_the_json_output(
     shown = json.loads(run_program("show", "-e", experiment, "--json").stdout)
     keys_of_a_run = list(listed["runs"][0])
 
-    assert first_column(section("`ls`"), "key") == [*listed, *keys_of_a_run]
-    assert ["format", *keys_of_a_run, *first_column(section("`show`"), "key")] == list(shown)
+    assert first_column(section(PAGE, "`ls`"), "key") == [*listed, *keys_of_a_run]
+    assert ["format", *keys_of_a_run, *first_column(section(PAGE, "`show`"), "key")] == list(shown)
 
 
 def test_the_page_has_the_columns_of_the_table(
@@ -101,6 +79,13 @@ def test_the_page_has_the_columns_of_the_table(
     finish_runs(experiment, 1)
     heading = run_program("ls", experiment, "--graph", "--long").stdout.splitlines()[0].strip()
 
-    names = first_column(section("`ls`"), "column")
+    names = first_column(section(PAGE, "`ls`"), "column")
 
     assert re.split(r"  +", heading) == [name for name in names if name not in ("*", "FROM", "LOSS")]
+
+
+def test_the_page_has_the_keys_of_the_json_output_of_check_filesystem(run_program: RunProgram, tmp_path: Path) -> None:
+    """Every key of the object and of a finding."""
+    found = json.loads(run_program("check-filesystem", tmp_path, "--json").stdout)
+
+    assert first_column(section(PAGE, "`check-filesystem`"), "key") == [*found, *found["findings"][0]]

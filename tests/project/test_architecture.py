@@ -209,7 +209,6 @@ def test_only_durable_files_links_renames_and_syncs(name: str) -> None:
 
 REMOVERS = {
     "immutable_logs.check_filesystem": "takes away what it tried the mount with",
-    "immutable_logs.demo": "takes away the directory of an earlier demonstration",
     "immutable_logs.tree_removal": "is what `prune` deletes with",
     "immutable_logs.report.output": "takes away a page that could not be written whole",
     "migration": "removes only its own additions, and old names in `undo` and `finalize`",

@@ -64,6 +64,23 @@ def test_the_specification_names_every_key_of_every_record() -> None:
         assert missing == [], record.__name__
 
 
+def test_the_page_on_configuration_names_every_variable_that_is_read() -> None:
+    """Those that the demo sets for its trainings apart."""
+    text = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    packages = [path for name in ("immutable_logs", "migration") for path in (ROOT / name).rglob("*.py")]
+    constants = {
+        node.value
+        for path in packages
+        if path.parent.name != "demo"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    variables = {name for name in constants if re.fullmatch(r"_?[A-Z]{2,}[A-Z0-9]*(_\w+)+|RANK|TERM", name)}
+    variables.remove("SC_CLK_TCK")  # a name of sysconf
+    assert {"RANK", "NEMO_LOG_LAYOUT", "PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri"} < variables
+    assert [name for name in sorted(variables) if f"`{name}`" not in text] == []
+
+
 @pytest.mark.parametrize("letter", "WR")
 def test_the_requirements_of_the_specification_are_numbered_in_order(letter: str) -> None:
     """W1, W2, … for writers and R1, R2, … for readers, each once, so that one can be named."""
