@@ -211,8 +211,7 @@ class _Prune:
                 return
             lines = b"".join(record.encode() for record in waiting.values())
             durable_files.append(self._layout.manifest, lines, after_newline=is_locked)
-            if is_locked:
-                return
+            # With the lock too: some mounts give it to every host.
             for record in read_manifest(self._layout).records:
                 if record.event == PRUNED:
                     waiting.pop(record.run, None)

@@ -1,4 +1,4 @@
-"""Mounts that have no symbolic links, or no locks."""
+"""Mounts that have no symbolic links, no locks, or a lock for each host."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ WEAK = """
         os.symlink = refuse_links
     if "locks" in sys.argv[2]:
         fcntl.flock = refuse_locks
+    if "each host" in sys.argv[2]:
+        fcntl.flock = lambda *_: None
     from immutable_logs import start_run
     gate()
     for _ in range(int(sys.argv[3])):
@@ -39,7 +41,7 @@ WEAK = """
 """
 
 
-@pytest.mark.parametrize("lacking", ["links", "locks", "links and locks"])
+@pytest.mark.parametrize("lacking", ["links", "locks", "links and locks", "a lock for each host"])
 def test_launches_at_once_lose_nothing_and_latest_rests_on_the_last(
     experiment: Path, children: Children, lacking: str
 ) -> None:
