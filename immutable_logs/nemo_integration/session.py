@@ -298,6 +298,8 @@ class _Session:
         return str(found) if found else None
 
     def _record(self, run: Run) -> None:
+        if not run.keeps_records:
+            return
         with never_stopping_training("describe", run):
             # Lightning's base class of checkpoint callbacks has no `dirpath`.
             homes = (getattr(each, "dirpath", None) for each in self._trainer.checkpoint_callbacks)
